@@ -1,0 +1,71 @@
+"""Parsing shared by all verbs: tyro over a typed function, one sentence for a misspelt option, verbs of verbs."""
+
+import contextlib
+import functools
+import inspect
+import io
+import json
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from areca.errors import ConfigError, closest
+
+
+def call(function: Callable[..., Any], argv: list[str], prog: str) -> Any:
+    """Parses `argv` into `function`'s arguments and calls it.
+
+    The function's annotations are the options, its docstring the help (put an example in it). A command line that
+    can't be parsed raises ConfigError with one sentence; an option that does not exist names the closest one.
+    """
+    import tyro
+
+    @functools.wraps(function)
+    def bind(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return args, kwargs
+
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            (args, kwargs), unknown = tyro.cli(
+                bind, args=argv, prog=prog, return_unknown_args=True, config=(tyro.conf.FlagCreatePairsOff,)
+            )
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        raise ConfigError(f"{_sentence(complaint.getvalue())}; see `{prog} --help`.") from None
+    if unknown:
+        parameters = inspect.signature(function).parameters
+        known = ["--" + name.replace("_", "-") for name in parameters]
+        raise ConfigError(f"there is no option {unknown[0]!r}{closest(unknown[0], known)}; see `{prog} --help`.")
+    return function(*args, **kwargs)
+
+
+def _sentence(box: str) -> str:
+    """The first message inside the box that tyro draws around its errors."""
+    words: list[str] = []
+    for line in box.splitlines():
+        text = line.strip().strip("│").strip()
+        if text.startswith("╭"):
+            continue
+        if text.startswith(("─", "╰")):
+            break
+        words.append(text)
+    return " ".join(" ".join(words).split()) or "the command line can't be parsed"
+
+
+def dispatch(subverbs: Mapping[str, Callable[..., Any]], argv: list[str], prog: str) -> Any:
+    """Runs `argv[0]` of a verb that has verbs of its own, such as `areca corpus build`."""
+    if not argv or argv[0] in ("-h", "--help"):
+        summaries = "\n".join(f"  {n:<8} {inspect.cleandoc(f.__doc__ or '').splitlines()[0]}" for n, f in subverbs.items())
+        print(f"usage: {prog} {{{','.join(subverbs)}}} [options]\n\n{summaries}\n")
+        return 0 if argv else 2
+    if argv[0] not in subverbs:
+        raise ConfigError(f"there is no {prog} {argv[0]!r}{closest(argv[0], subverbs)}; use one of {', '.join(subverbs)}.")
+    return call(subverbs[argv[0]], argv[1:], f"{prog} {argv[0]}")
+
+
+def print_json(value: Any) -> None:
+    """Prints a result for machines on standard output; progress and prose go to standard error."""
+    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
+    print()

@@ -1,0 +1,165 @@
+"""RunConfig: everything that determines a run, as frozen dataclasses. Importable without jax.
+
+A run's numbers are a function of its RunConfig, the token store's fingerprint, the versions and the topology; all
+are written to run.json. Quantities along training (warm-up, batch ramp) are in tokens, so they hold across batches.
+"""
+
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from typing import Any, Literal, get_type_hints
+
+from areca.errors import ConfigError, closest
+from areca.files import sha256_json
+from areca.model.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which tokens, in which order."""
+
+    store: str  # directory of the token store
+    context: int = 128  # T: tokens a sequence predicts
+    seed: int = 0  # of the order of the examples
+    weights: tuple[tuple[str, float], ...] = ()  # mixture by tokens, ((corpus, weight), ...); () = by size
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """PaLM's optimizer (Adafactor without factorization) or Adam."""
+
+    name: Literal["adafactor", "adam"] = "adafactor"
+    learning_rate: float = 1e-2  # peak; for adafactor multiplied by each matrix' root mean square
+    momentum: float = 0.9  # beta1
+    beta2: float = 0.0  # 0: adafactor's 1 - k^-0.8; adam needs a value
+    clip_norm: float = 1.0
+    weight_decay: float = 1.0  # adafactor: times learning_rate^2 a step (PaLM); adam: times learning_rate
+    z_loss: float = 1e-4
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """Learning rate as a fraction of the peak, a function of tokens seen."""
+
+    name: Literal["cosine", "rsqrt", "constant"] = "cosine"
+    warmup_tokens: int = 0
+    final_fraction: float = 0.1  # of the peak, reached at the last token (cosine)
+    hold_tokens: int = 0  # rsqrt: constant until here, then (hold / tokens)^0.5 (PaLM: 10k steps)
+
+
+@dataclass(frozen=True)
+class BatchConfig:
+    """Sequences a step, as a function of tokens seen: ((from_token, sequences), ...), the first from 0."""
+
+    ramp: tuple[tuple[int, int], ...] = ((0, 16),)
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """Held-out evaluation, the same tokens whatever the training batch."""
+
+    every_tokens: int = 0  # 0: only at the end
+    max_tokens: int = 262_144  # held-out tokens read, at most; 0: all
+    batch: int = 32  # sequences at once; does not change the result beyond rounding
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When to save and what to keep."""
+
+    every_steps: int = 500
+    keep_last: int = 2
+    keep_every_steps: int = 0  # 0: none beside the last
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One training run."""
+
+    model: ModelConfig
+    data: DataConfig
+    tokens: int  # D: training stops at the first step that has seen as many
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    batch: BatchConfig = field(default_factory=BatchConfig)
+    evaluation: EvalConfig = field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    seed: int = 0  # of the initial parameters
+    threads: int = 0  # XLA's threads on the CPU, part of the numbers; 0: one for each core
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the resolved configuration."""
+        return sha256_json(to_dict(self))
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A configuration as JSON-ready values."""
+    return _plain(asdict(config))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value
+
+
+def from_dict(values: dict[str, Any], cls: type = RunConfig, where: str = "config") -> Any:
+    """The inverse of `to_dict`; ConfigError names an unknown, missing or mistyped field by its dotted path."""
+    if not isinstance(values, dict):
+        raise ConfigError(f"{where} must be a table of settings, not {values!r}.")
+    hints = get_type_hints(cls)
+    known = {f.name for f in fields(cls)}
+    for name in values:
+        if name not in known:
+            raise ConfigError(f"{where}.{name} is not a setting{closest(name, known)}.")
+    arguments: dict[str, Any] = {}
+    for name, value in values.items():
+        arguments[name] = _value(value, hints[name], f"{where}.{name}")
+    try:
+        return cls(**arguments)
+    except TypeError as error:
+        raise ConfigError(f"{where}: {str(error).removeprefix(cls.__name__ + '.__init__() ')}.") from None
+
+
+def _value(value: Any, hint: Any, where: str) -> Any:
+    if is_dataclass(hint) and isinstance(hint, type):
+        return from_dict(value, hint, where)
+    if getattr(hint, "__origin__", None) is tuple:
+        if not isinstance(value, list | tuple):
+            raise ConfigError(f"{where} must be a list, not {value!r}.")
+        inner = hint.__args__[0]
+        if getattr(inner, "__origin__", None) is tuple:
+            rows = []
+            for row in value:
+                if not isinstance(row, list | tuple) or len(row) != len(inner.__args__):
+                    raise ConfigError(f"{where} must be a list of rows of {len(inner.__args__)} values, not {row!r}.")
+                rows.append(tuple(_value(v, h, where) for v, h in zip(row, inner.__args__, strict=True)))
+            return tuple(rows)
+        return tuple(_value(v, inner, where) for v in value)
+    if getattr(hint, "__origin__", None) is Literal:
+        if value not in hint.__args__:
+            raise ConfigError(f"{where} is {value!r}; choose one of {', '.join(map(repr, hint.__args__))}.")
+        return value
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        raise ConfigError(f"{where} is {value!r}; it must be of type {hint.__name__}.")
+    return value
+
+
+def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    """`["model.d_model: 64 -> 96", ...]`: what changed between two configurations as dictionaries."""
+    found: list[str] = []
+    for key in sorted(old.keys() | new.keys()):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            found.append(f"{prefix}{key}: {a!r} -> {b!r}")
+    return found
+
+
+__all__ = [
+    "BatchConfig", "CheckpointConfig", "DataConfig", "EvalConfig", "ModelConfig", "OptimizerConfig", "RunConfig",
+    "ScheduleConfig", "differences", "from_dict", "replace", "to_dict",
+]  # fmt: skip

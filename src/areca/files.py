@@ -1,0 +1,88 @@
+"""Files that are whole or absent: atomic writes, JSON, JSON lines, digests.
+
+Readers raise DataError with one sentence; writers never leave half a file under the final name.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from areca.errors import DataError
+
+
+def write_atomic(path: Path | str, content: bytes | str) -> None:
+    """Writes `content` under `path` so that a reader sees the old file or the new one, also after a power cut."""
+    path = Path(path)
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as f:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+        sync_directory(path.parent)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def sync_directory(path: Path) -> None:
+    """Makes the names in `path` durable (a rename alone is not, on a power cut)."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_json(path: Path | str, value: Any) -> None:
+    """Writes `value` as indented JSON, atomically. NaN and infinities are refused: JSON has none."""
+    write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path | str) -> Any:
+    """Reads a JSON file; DataError names the file when it is missing or is not JSON."""
+    path = Path(path)
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist.") from None
+    except IsADirectoryError:
+        raise DataError(f"{path} is a directory where a JSON file was expected.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is not valid JSON ({error}); restore it or remove it.") from None
+
+
+def read_jsonl(path: Path | str) -> Iterator[Any]:
+    """Yields the values of a JSON-lines file; an unfinished last line (a killed writer) is left out."""
+    path = Path(path)
+    try:
+        with path.open("rb") as f:
+            for number, line in enumerate(f, 1):
+                if not line.endswith(b"\n"):
+                    return
+                try:
+                    yield json.loads(line)
+                except (json.JSONDecodeError, UnicodeDecodeError) as error:
+                    raise DataError(f"{path} line {number} is not valid JSON ({error}).") from None
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist.") from None
+
+
+def sha256_file(path: Path | str) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal."""
+    with Path(path).open("rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def sha256_json(value: Any) -> str:
+    """The SHA-256 of a value's canonical JSON (sorted keys, no spaces): a fingerprint of a configuration."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()

@@ -1,0 +1,81 @@
+"""Parameters and FLOPs of a decoder, by arithmetic on its shape. Importable without jax.
+
+Three numbers are easily confused and are kept apart everywhere in Areca:
+
+- `exact`: FLOPs of all matrix multiplications of a training step, forward and backward (3 x forward), with the
+  full T x T attention and the output logits; PaLM's convention (Appendix B): 6 N_matmul + 12 L H K T a token.
+- `six_nd`: 6 N D with N the non-embedding parameters (Kaplan et al. 2020, section 2.1).
+- PaLM's MFU uses 6 N_total + 12 L H K T a token, with N_total all parameters.
+"""
+
+from dataclasses import dataclass
+
+from areca.errors import ConfigError
+from areca.model.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class ParamCounts:
+    """Parameters of a decoder by where they are. `non_embedding` is the N of the scaling laws."""
+
+    embedding: int
+    attention: int
+    mlp: int
+    norms: int
+
+    @property
+    def non_embedding(self) -> int:
+        return self.attention + self.mlp + self.norms
+
+    @property
+    def total(self) -> int:
+        return self.embedding + self.non_embedding
+
+
+def count_params(config: ModelConfig) -> ParamCounts:
+    """Embeddings V D (shared with the output), and L x (2 D H K + 2 D K + 3 D F) + (L + 1) D of norms."""
+    c = config.resolved()
+    return ParamCounts(
+        embedding=c.vocab_size * c.d_model,
+        attention=c.n_layers * (2 * c.d_model * c.n_heads * c.head_dim + 2 * c.d_model * c.head_dim),
+        mlp=c.n_layers * 3 * c.d_model * c.d_ff,
+        norms=(c.n_layers + 1) * c.d_model,
+    )
+
+
+def attention_flops_per_token(config: ModelConfig, context: int) -> int:
+    """Training FLOPs of the T x T products, 12 L H K T a token (causality not discounted, PaLM Appendix B)."""
+    c = config.resolved()
+    return 12 * c.n_layers * c.n_heads * c.head_dim * context
+
+
+def exact_flops_per_token(config: ModelConfig, context: int) -> int:
+    """Training FLOPs a token of every matrix multiplication, the output logits included."""
+    n = count_params(config)
+    return 6 * (n.embedding + n.attention + n.mlp) + attention_flops_per_token(config, context)
+
+
+def six_nd(config: ModelConfig, tokens: int) -> int:
+    """C = 6 N D with N without embeddings: the estimate of Kaplan et al. 2020."""
+    return 6 * count_params(config).non_embedding * tokens
+
+
+def model_flops_utilisation(
+    config: ModelConfig,
+    *,
+    context: int,
+    tokens_per_second: float,
+    chips: int,
+    peak_flops_per_chip: float,
+    with_attention: bool = True,
+) -> float:
+    """MFU of PaLM Appendix B as a fraction: observed tokens/s x (6 N_total + 12 L H K T) / peak FLOP/s."""
+    if tokens_per_second <= 0 or chips < 1 or peak_flops_per_chip <= 0:
+        raise ConfigError(
+            f"MFU needs positive tokens per second, chips and peak FLOP/s; "
+            f"got {tokens_per_second}, {chips} and {peak_flops_per_chip}."
+        )
+    per_token = 6 * count_params(config).total
+    if with_attention:
+        per_token += attention_flops_per_token(config, context)
+    return tokens_per_second * per_token / (chips * peak_flops_per_chip)
