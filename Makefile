@@ -1,0 +1,122 @@
+# Everything done twice has a target here; `make help` lists them.
+#
+# The virtual environment is made once and again only when pyproject.toml or requirements.lock change.
+# requirements.lock pins every package for every environment below; it is used as a constraints file.
+
+VENV ?= .venv
+INTEROP_VENV ?= .venv-interop
+TORCH ?= torch==2.13.0
+WORKERS ?= 2
+OUT ?= quickstart
+ARGS ?=
+
+# The first Python of 3.11 or newer that can make virtual environments; PYTHON=/path/to/python overrides.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3 python; do \
+	command -v $$p >/dev/null 2>&1 || continue; \
+	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
+
+BIN := $(VENV)/bin
+INTEROP_BIN := $(INTEROP_VENV)/bin
+INSTALL := -m pip install --quiet --disable-pip-version-check --constraint requirements.lock
+# Two processes fill two cores, so libraries with thread pools of their own get one thread each.
+TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MPLBACKEND=agg
+PYTEST := $(TEST_ENV) $(BIN)/python -m pytest
+
+.PHONY: help quickstart install dev test test-fast test-interop test-browser chromium lint format lock \
+	bench-train-step bench-crash clean distclean
+
+help:
+	@echo 'make quickstart        install, then corpus -> ladder -> law -> plan -> verified run -> report (OUT=, ARGS=)'
+	@echo 'make install           .venv with areca and the locked dependencies'
+	@echo 'make test              all tests but interop and browser (WORKERS=2)'
+	@echo 'make test-fast         the same without those marked slow'
+	@echo 'make test-interop      against PyTorch and transformers, in .venv-interop'
+	@echo 'make test-browser      the report in headless Chromium'
+	@echo 'make lint              ruff and the type checker; `make format` rewrites'
+	@echo 'make bench-train-step  a training step beside PyTorch and transformers'
+	@echo 'make bench-crash       a run killed again and again, resumed, compared bit for bit'
+	@echo 'make lock              resolve requirements.lock anew'
+	@echo 'make clean             remove caches; `make distclean` also the environments'
+
+quickstart: $(VENV)/.installed
+	$(BIN)/areca quickstart --out $(OUT) $(ARGS)
+	@test ! -e $(OUT)/report.html || echo "The report: $(abspath $(OUT))/report.html"
+
+# ---- environments
+
+install: $(VENV)/.installed
+dev: $(VENV)/.installed-dev
+
+$(VENV)/.installed: pyproject.toml requirements.lock
+	@test -n "$(PYTHON)" || { echo 'Areca needs Python 3.11 or newer with venv and pip (Debian: apt install python3-venv); set PYTHON=/path/to/python.' >&2; exit 1; }
+	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	$(BIN)/python $(INSTALL) setuptools
+	$(BIN)/python $(INSTALL) --no-build-isolation --editable '.[quickstart]'
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/python $(INSTALL) --no-build-isolation --editable '.[quickstart,dev]'
+	@touch $@
+
+# PyTorch is large and only compared with, so it has an environment of its own and is not in the lock.
+$(INTEROP_VENV)/.installed: pyproject.toml requirements.lock
+	@test -n "$(PYTHON)" || { echo 'Areca needs Python 3.11 or newer; set PYTHON=/path/to/python.' >&2; exit 1; }
+	test -x $(INTEROP_BIN)/python || "$(PYTHON)" -m venv $(INTEROP_VENV)
+	$(INTEROP_BIN)/python $(INSTALL) setuptools $(TORCH)
+	$(INTEROP_BIN)/python $(INSTALL) --no-build-isolation --editable '.[dev,hf]' $(TORCH)
+	@touch $@
+
+# ---- checks
+
+test: dev
+	$(PYTEST) -n $(WORKERS) --dist worksteal --ignore tests/interop --ignore tests/browser $(ARGS)
+
+test-fast: dev
+	$(PYTEST) -n $(WORKERS) --dist worksteal --ignore tests/interop --ignore tests/browser -m 'not slow' $(ARGS)
+
+test-interop: $(INTEROP_VENV)/.installed
+	$(TEST_ENV) $(INTEROP_BIN)/python -m pytest tests/interop $(ARGS)
+
+test-browser: dev chromium
+	$(PYTEST) tests/browser $(ARGS)
+
+chromium:
+	@command -v chromium >/dev/null 2>&1 || command -v chromium-browser >/dev/null 2>&1 || \
+	command -v google-chrome >/dev/null 2>&1 || { \
+		command -v apt-get >/dev/null 2>&1 && test "$$(id -u)" = 0 || \
+			{ echo 'The browser tests need Chromium on the PATH (Debian: apt install chromium).' >&2; exit 1; }; \
+		apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends -y chromium; }
+
+lint: dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+
+format: dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# ---- benchmarks: each prints a ratio
+
+bench-train-step: $(INTEROP_VENV)/.installed
+	$(INTEROP_BIN)/python benchmarks/train_step.py $(ARGS)
+
+bench-crash: dev
+	$(BIN)/python benchmarks/crash_resume.py $(ARGS)
+
+# ---- upkeep
+
+# jax 0.10.2 is the last for Python 3.11, and one version of everything keeps the quickstart's text the same everywhere.
+lock: dev
+	$(BIN)/python -m pip install --quiet uv
+	printf 'jax==0.10.2\ntransformers>=5\nsetuptools>=77\n' | $(BIN)/uv pip compile --quiet --upgrade --universal \
+		--fork-strategy fewest --python-version 3.11 --no-annotate --custom-compile-command 'make lock' \
+		--no-emit-package colorama --no-emit-package httpx2-jsfetch --no-emit-package nest-asyncio \
+		--extra quickstart --extra dev pyproject.toml - --output-file requirements.lock
+
+clean:
+	rm -rf build dist .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf $(VENV) $(INTEROP_VENV)
