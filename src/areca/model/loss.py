@@ -1,0 +1,100 @@
+"""Next-token cross-entropy with z-loss, without keeping the logits (PaLM section 5: mean + 1e-4 log(Z)^2).
+
+Legend: B batch, T position, D model width, V vocabulary, M rows (B T), C chunk of rows.
+
+The gradient of a mean of cross-entropies is known as soon as the logits are, so both are computed in the forward pass,
+a chunk of rows at a time; the backward pass only scales. Logits of one chunk exist at a time.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Int
+
+CHUNK_BYTES = 4 << 20  # of float32 logits, about what stays in cache
+
+
+def cross_entropy(
+    x_BTD: Float[Array, "B T D"],
+    embedding_VD: Float[Array, "V D"],
+    targets_BT: Int[Array, "B T"],
+    z_loss: float,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Mean over positions of -log p(target) and of z_loss * log(Z)^2, in nats; logits are x E^T / sqrt(D).
+
+    Both are returned so that they can be logged apart; training minimises their sum. Differentiable in x and E, and
+    only through that sum: the two cotangents must be equal.
+    """
+    D = x_BTD.shape[-1]
+    return _cross_entropy(x_BTD.reshape(-1, D), embedding_VD, targets_BT.reshape(-1), z_loss)
+
+
+def token_losses(
+    x_BTD: Float[Array, "B T D"], embedding_VD: Float[Array, "V D"], targets_BT: Int[Array, "B T"]
+) -> Float[Array, "B T"]:
+    """-log p(target) at each position, in nats, for evaluation."""
+    B, T, D = x_BTD.shape
+    loss_M, _, _ = _rows(x_BTD.reshape(-1, D), embedding_VD, targets_BT.reshape(-1))
+    return loss_M.reshape(B, T)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _cross_entropy(x_MD: Array, e_VD: Array, target_M: Array, z_loss: float) -> tuple[Array, Array]:
+    loss_M, log_z_M, _ = _rows(x_MD, e_VD, target_M)
+    return jnp.mean(loss_M), z_loss * jnp.mean(log_z_M**2)
+
+
+def _rows(x_MD: Array, e_VD: Array, target_M: Array) -> tuple[Array, Array, Array]:
+    """Loss and log Z of each row, and the logits."""
+    logit_MV = jnp.einsum("md,vd->mv", x_MD, e_VD, preferred_element_type=jnp.float32) * (x_MD.shape[-1] ** -0.5)
+    log_z_M = jax.nn.logsumexp(logit_MV, axis=-1)
+    picked_M = jnp.take_along_axis(logit_MV, target_M[:, None], axis=-1)[:, 0]
+    return log_z_M - picked_M, log_z_M, logit_MV
+
+
+def _chunks(rows: int, vocabulary: int) -> int:
+    """How many equal chunks keep a chunk's logits within CHUNK_BYTES, or the next number that divides the rows."""
+    wanted = max(1, -(-rows * vocabulary * 4 // CHUNK_BYTES))
+    return next(n for n in range(wanted, rows + 1) if rows % n == 0)
+
+
+def _forward(x_MD: Array, e_VD: Array, target_M: Array, z_loss: float):
+    M, D = x_MD.shape
+    V = e_VD.shape[0]
+    n = _chunks(M, V)
+    scale = D**-0.5
+
+    def chunk(de_DV: Array, rows: tuple[Array, Array]):
+        x_CD, target_C = rows
+        logit_CV = jnp.einsum("cd,vd->cv", x_CD, e_VD, preferred_element_type=jnp.float32) * scale
+        top_C = jnp.max(logit_CV, axis=-1)
+        weight_CV = jnp.exp(logit_CV - top_C[:, None])
+        sum_C = jnp.sum(weight_CV, axis=-1)
+        log_z_C = top_C + jnp.log(sum_C)
+        picked_C = jnp.take_along_axis(logit_CV, target_C[:, None], axis=-1)[:, 0]
+        # d/dlogit of (log Z - picked + z log Z^2) = p (1 + 2 z log Z) - [target]; the mean's 1/M and the scale join in.
+        per_weight_C = (1.0 + 2.0 * z_loss * log_z_C) / sum_C * (scale / M)
+        is_target_CV = target_C[:, None] == jnp.arange(V)[None, :]
+        dlogit_CV = weight_CV * per_weight_C[:, None] - jnp.where(is_target_CV, scale / M, 0.0)
+        dlogit_CV = dlogit_CV.astype(x_CD.dtype)
+        dx_CD = jnp.einsum("cv,vd->cd", dlogit_CV, e_VD)
+        # As x^T dlogit: the CPU multiplies it three times faster than dlogit^T x.
+        de_DV = de_DV + jnp.einsum("cd,cv->dv", x_CD, dlogit_CV, preferred_element_type=jnp.float32)
+        return de_DV, (log_z_C - picked_C, log_z_C, dx_CD)
+
+    zero_DV = jnp.zeros((D, V), jnp.float32)
+    chunked = (x_MD.reshape(n, M // n, D), target_M.reshape(n, M // n))
+    de_DV, (loss, log_z, dx) = jax.lax.scan(chunk, zero_DV, chunked)
+    saved = (dx.reshape(M, D), de_DV.T.astype(e_VD.dtype))
+    return (jnp.mean(loss), z_loss * jnp.mean(log_z**2)), saved
+
+
+def _backward(z_loss: float, saved: tuple[Array, Array], cotangents: tuple[Array, Array]):
+    dx_MD, de_VD = saved
+    g = cotangents[0]
+    return dx_MD * g.astype(dx_MD.dtype), de_VD * g.astype(de_VD.dtype), None
+
+
+_cross_entropy.defvjp(_forward, _backward)

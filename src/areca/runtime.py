@@ -1,0 +1,115 @@
+"""The process that numbers come from: threads, memory allocator, compilation cache. Call `prepare` before jax starts.
+
+XLA's results on the CPU depend on the number of its threads, so the threads are part of a run's topology and are set
+here, in one place, through `NPROC`. The allocator setting keeps the large temporaries of a step in memory that is
+already mapped; without it a step spends up to a fifth of its time on page faults (docs/log.md).
+"""
+
+import ctypes
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+from areca.errors import ConfigError
+
+_prepared: int | None = None
+
+
+def prepare(threads: int = 0, *, cache: bool = True) -> int:
+    """Fixes the thread count, the allocator and the compilation cache; returns the threads XLA will use.
+
+    `threads` 0 means one for each core this process may use. Raises ConfigError if jax already runs with another
+    count: the numbers would silently be those of another topology.
+    """
+    global _prepared
+    threads = threads or available_cores()
+    if threads < 0:
+        raise ConfigError(f"threads is {threads}; give a positive number, or 0 for one for each core.")
+    if _prepared is not None:
+        if _prepared != threads:
+            raise ConfigError(
+                f"this process computes with {_prepared} threads and the run asks for {threads}; "
+                "results depend on the count, so start the run in a process of its own."
+            )
+        return threads
+    if "jax" in sys.modules and _backend_started():
+        raise ConfigError("jax has started before areca.runtime.prepare; call prepare first, so that threads are fixed.")
+    os.environ["NPROC"] = str(threads)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    keep_memory_mapped()
+    if cache:
+        _use_compilation_cache()
+    _prepared = threads
+    return threads
+
+
+def available_cores() -> int:
+    """Cores this process may run on (its affinity where the system knows one)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def keep_memory_mapped() -> bool:
+    """Tells glibc to reuse freed memory instead of returning it to the system; False where there is no glibc.
+
+    Results are unchanged; memory is given back only at exit. ARECA_ALLOCATOR=default leaves the allocator alone.
+    """
+    if os.environ.get("ARECA_ALLOCATOR") == "default" or platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    # <malloc.h>: M_TRIM_THRESHOLD -1, M_TOP_PAD -2, M_MMAP_MAX -4, M_ARENA_MAX -8
+    settings = {-4: 0, -8: 1, -1: 2**31 - 1, -2: 256 << 20}
+    return all([mallopt(option, value) for option, value in settings.items()])
+
+
+def cache_directory() -> Path:
+    """Where compiled programs are kept: $ARECA_CACHE, or the user's cache directory."""
+    if chosen := os.environ.get("ARECA_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "areca"
+
+
+def topology(threads: int) -> dict[str, Any]:
+    """Backend, devices and threads, as run.json records them. Starts jax."""
+    import jax
+
+    devices = jax.devices()
+    return {
+        "backend": devices[0].platform,
+        "devices": len(devices),
+        "device_kind": devices[0].device_kind,
+        "threads": max(threads, len(devices)) if devices[0].platform == "cpu" else None,
+        "processor": processor_name(),
+    }
+
+
+def processor_name() -> str:
+    """The CPU as the system names it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def versions() -> dict[str, str]:
+    """Versions that a run's bits depend on."""
+    import importlib.metadata
+
+    names = ("areca", "jax", "jaxlib", "numpy", "grain", "orbax-checkpoint", "tokenizers")
+    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in names}}
+
+
+def _backend_started() -> bool:
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    return bool(bridge and bridge.backends_are_initialized())
+
+
+def _use_compilation_cache() -> None:
+    directory = cache_directory() / "compiled"
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(directory))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")

@@ -1,0 +1,1 @@
+"""HOW parameters move: optimizer, schedules, step, loop, evaluation, checkpoints and the record of a run."""

@@ -1,0 +1,53 @@
+"""Held-out loss, weighted by tokens: the same tokens and the same number whatever the training batch."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from areca.config import RunConfig
+from areca.data.batches import heldout
+from areca.data.store import TokenStore
+from areca.model import decoder
+
+
+class Evaluator:
+    """Held-out cross-entropy of a run's model. Compiles once; `compile_seconds` is apart."""
+
+    def __init__(self, config: RunConfig, store: TokenStore, params: decoder.Decoder) -> None:
+        self.config, self.store = config, store
+        self.corpora = [c.name for c in store.corpora if c.heldout_tokens > 1]
+        total = sum(c.heldout_tokens for c in store.corpora)
+        limit = config.evaluation.max_tokens
+        # Each corpus gives its share of the tokens that are read, so the overall mean is that of the whole text.
+        self.limits = {
+            c.name: None if not limit or limit >= total else max(1, round(limit * c.heldout_tokens / total))
+            for c in store.corpora
+        }
+
+        def sums(params: decoder.Decoder, tokens_BS: Array, weight_BT: Array) -> Array:
+            loss_BT = decoder.losses(config.model, params, tokens_BS)
+            return jnp.stack([jnp.sum(loss_BT * weight_BT), jnp.sum(weight_BT)])
+
+        batch, context = config.evaluation.batch, config.data.context
+        tokens = jax.ShapeDtypeStruct((batch, context + 1), jnp.int32)
+        weight = jax.ShapeDtypeStruct((batch, context), jnp.float32)
+        self._sums = jax.jit(sums).lower(params, tokens, weight).compile()
+
+    def __call__(self, params: decoder.Decoder) -> dict[str, Any]:
+        """`{"loss", "by_corpus", "tokens"}`: nats a token over all held-out text and over each corpus."""
+        totals: dict[str, np.ndarray] = {}
+        for name in self.corpora:
+            total = np.zeros(2)
+            context, batch = self.config.data.context, self.config.evaluation.batch
+            for tokens, weight in heldout(self.store, context, batch, self.limits[name], corpus=name):
+                total += np.asarray(self._sums(params, tokens, weight), np.float64)
+            totals[name] = total
+        loss_sum, tokens = np.sum(list(totals.values()), axis=0)
+        return {
+            "loss": float(loss_sum / tokens),
+            "by_corpus": {name: float(t[0] / t[1]) for name, t in totals.items()},
+            "tokens": int(tokens),
+        }

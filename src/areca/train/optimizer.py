@@ -1,0 +1,94 @@
+"""PaLM's optimizer and Adam, as optax transformations (Chowdhery et al. 2022, section 5).
+
+Adafactor without factorization is Adam whose step is scaled by the root mean square of the matrix it moves
+(Shazeer and Stern 2018, section 8), with beta2 = 1 - k^-0.8 and decoupled weight decay lr^2. Momentum is taken of the
+update, as Adafactor does. Layers are stacked along a leading axis, but every layer's matrix has a root mean square of
+its own: `stacked_axes` says how many leading axes of a leaf only stack.
+
+optax' `scale_by_param_block_rms` would take one root mean square over all layers, and so make the optimizer depend on
+how parameters are stored; optax' decay of factored moments has another meaning of 0.8. Hence our own, over its interface.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from areca.config import OptimizerConfig
+from areca.errors import ConfigError
+
+RMS_FLOOR = 1e-3  # Adafactor's epsilon_2: a matrix of zeros still moves
+MOMENT_FLOOR = 1e-30  # Adafactor's epsilon_1
+
+
+class AdafactorState(NamedTuple):
+    count: Array
+    momentum: Any
+    second_moment: Any
+
+
+def adafactor(config: OptimizerConfig, stacked_axes: Any) -> optax.GradientTransformationExtraArgs:
+    """The update -lr (max(rms(p), 1e-3) m + weight_decay lr p), with m the momentum of g / sqrt(v)."""
+
+    def init(params: Any) -> AdafactorState:
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return AdafactorState(jnp.zeros((), jnp.int32), zeros, jax.tree.map(jnp.zeros_like, params))
+
+    def update(grads: Any, state: AdafactorState, params: Any = None, *, learning_rate: Array, **_: Any):
+        count = state.count + 1
+        beta2 = (
+            jnp.float32(config.beta2)
+            if config.beta2
+            else 1.0 - jax.lax.pow(count.astype(jnp.float32), jnp.float32(-0.8))
+        )
+        v = jax.tree.map(lambda v, g: beta2 * v + (1.0 - beta2) * (g * g + MOMENT_FLOOR), state.second_moment, grads)
+        b1 = config.momentum
+        m = jax.tree.map(lambda m, g, v: b1 * m + (1.0 - b1) * (g * jax.lax.rsqrt(v)), state.momentum, grads, v)
+        decay = config.weight_decay * learning_rate
+
+        def move(p: Array, m: Array, axes: int) -> Array:
+            return -learning_rate * (_rms(p, axes) * m + decay * p)
+
+        return jax.tree.map(move, params, m, stacked_axes), AdafactorState(count, m, v)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _rms(p: Array, stacked_axes: int) -> Array:
+    """Root mean square over all but the stacking axes, kept for broadcasting, at least RMS_FLOOR."""
+    axes = tuple(range(stacked_axes, p.ndim))
+    return jnp.maximum(jnp.sqrt(jnp.mean(p * p, axis=axes, keepdims=True)), RMS_FLOOR)
+
+
+def adam(config: OptimizerConfig) -> optax.GradientTransformationExtraArgs:
+    """Adam with decoupled decay of matrices (AdamW); `learning_rate` arrives with each update."""
+    scale = optax.scale_by_adam(b1=config.momentum, b2=config.beta2)
+
+    def update(grads: Any, state: Any, params: Any = None, *, learning_rate: Array, **_: Any):
+        directions, state = scale.update(grads, state, params)
+
+        def move(p: Array, d: Array) -> Array:
+            return -learning_rate * (d + config.weight_decay * p)
+
+        return jax.tree.map(move, params, directions), state
+
+    return optax.GradientTransformationExtraArgs(scale.init, update)
+
+
+def make_optimizer(config: OptimizerConfig, stacked_axes: Any) -> optax.GradientTransformationExtraArgs:
+    """The optimizer that `config` names; its `update` takes `learning_rate=`. ConfigError for settings it can't use."""
+    if config.learning_rate <= 0:
+        raise ConfigError(f"optimizer.learning_rate is {config.learning_rate}; it must be positive.")
+    if config.clip_norm <= 0:
+        raise ConfigError(f"optimizer.clip_norm is {config.clip_norm}; it must be positive (inf turns clipping off).")
+    if not 0 <= config.momentum < 1 or not 0 <= config.beta2 < 1:
+        raise ConfigError(
+            f"optimizer.momentum {config.momentum} and optimizer.beta2 {config.beta2} must lie in [0, 1)."
+        )
+    if config.name == "adam":
+        if not config.beta2:
+            raise ConfigError("optimizer.name is 'adam', which needs optimizer.beta2, for example 0.95.")
+        return adam(config)
+    return adafactor(config, stacked_axes)

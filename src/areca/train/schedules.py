@@ -1,0 +1,78 @@
+"""Learning rate and batch as functions of tokens seen, so that they mean the same under any batch size.
+
+Plain arithmetic on the host in float64; importable without jax.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from areca.config import BatchConfig, ScheduleConfig
+from areca.errors import ConfigError
+
+
+def learning_rate_fraction(schedule: ScheduleConfig, tokens: int, total_tokens: int) -> float:
+    """The learning rate after `tokens` as a fraction of the peak.
+
+    Linear warm-up over `warmup_tokens`; then cosine to `final_fraction` at `total_tokens`, or constant until
+    `hold_tokens` and (hold / tokens)^1/2 after (PaLM section 5: 10k steps, then k^-1/2), or constant.
+    """
+    if tokens < schedule.warmup_tokens:
+        return tokens / schedule.warmup_tokens
+    if schedule.name == "constant":
+        return 1.0
+    if schedule.name == "rsqrt":
+        return 1.0 if tokens <= schedule.hold_tokens else math.sqrt(schedule.hold_tokens / tokens)
+    span = max(1, total_tokens - schedule.warmup_tokens)
+    progress = min(1.0, (tokens - schedule.warmup_tokens) / span)
+    return schedule.final_fraction + (1.0 - schedule.final_fraction) * 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """One step: which examples it reads and what it has seen when it ends."""
+
+    step: int  # 1-based
+    first_example: int
+    batch: int  # sequences
+    tokens: int  # seen after the step
+
+
+def check(schedule: ScheduleConfig, batch: BatchConfig, tokens: int, context: int) -> None:
+    """Raises ConfigError for the first setting that can't be followed."""
+    ramp = batch.ramp
+    if not ramp or ramp[0][0] != 0:
+        raise ConfigError(f"batch.ramp is {ramp}; its first row must start at token 0, as in ((0, 16),).")
+    starts = [start for start, _ in ramp]
+    if starts != sorted(set(starts)):
+        raise ConfigError(f"batch.ramp starts at tokens {starts}; they must increase.")
+    for _, sequences in ramp:
+        if sequences < 1:
+            raise ConfigError(f"batch.ramp has {sequences} sequences a step; it must be at least 1.")
+    if tokens < ramp[0][1] * context:
+        raise ConfigError(
+            f"tokens is {tokens}, less than one batch of {ramp[0][1]} x {context} = {ramp[0][1] * context}; "
+            "give more tokens or a smaller batch."
+        )
+    if schedule.warmup_tokens < 0 or schedule.warmup_tokens > tokens:
+        raise ConfigError(f"schedule.warmup_tokens is {schedule.warmup_tokens}; it must lie between 0 and tokens, {tokens}.")
+    if not 0.0 <= schedule.final_fraction <= 1.0:
+        raise ConfigError(f"schedule.final_fraction is {schedule.final_fraction}; it must lie between 0 and 1.")
+    if schedule.name == "rsqrt" and schedule.hold_tokens < 1:
+        raise ConfigError("schedule.name is 'rsqrt', which needs schedule.hold_tokens of at least 1.")
+
+
+def steps(batch: BatchConfig, total_tokens: int, context: int) -> Iterator[StepPlan]:
+    """Every step of a run, in order: whole batches until at least `total_tokens` are seen."""
+    step = seen = example = 0
+    while seen < total_tokens:
+        sequences = batch_at(batch, seen)
+        step += 1
+        seen += sequences * context
+        yield StepPlan(step=step, first_example=example, batch=sequences, tokens=seen)
+        example += sequences
+
+
+def batch_at(batch: BatchConfig, tokens: int) -> int:
+    """Sequences of the step that starts when `tokens` have been seen."""
+    return [sequences for start, sequences in batch.ramp if start <= tokens][-1]
