@@ -1,0 +1,109 @@
+"""Batches of tokens: for training in the order of `Order`, for held-out evaluation always the same.
+
+Legend: B sequences, T tokens predicted in each; an array _BT1 has the T inputs and their T targets, shifted by one.
+"""
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from areca.config import DataConfig
+from areca.data.order import Order
+from areca.data.store import TokenStore
+from areca.errors import ConfigError, DataError
+
+
+class Batches:
+    """Training batches as a function of the range of examples they hold."""
+
+    def __init__(self, store: TokenStore, config: DataConfig):
+        self.store = store
+        self.context = config.context
+        self.order = Order(store, config.context, config.seed, config.weights)
+        self._tokens = [store.tokens(c.name, "train") for c in store.corpora]
+        self._windows = sum(self.order.windows_per_epoch.values())
+
+    def get(self, start: int, size: int) -> np.ndarray:
+        """Examples start .. start+size-1 as int32 `[size, T + 1]`."""
+        if size > self._windows:
+            raise DataError(
+                f"a batch of {size} sequences of {self.context} tokens is larger than the {self._windows} such sequences "
+                f"of {self.store.path}; use a smaller batch or context, or more text."
+            )
+        windows = self.order.windows(start, start + size)
+        tokens_BT1 = np.empty((size, self.context + 1), np.int32)
+        for i, tokens in enumerate(self._tokens):
+            rows = np.flatnonzero(windows[:, 0] == i)
+            if len(rows):
+                tokens_BT1[rows] = tokens[windows[rows, 1][:, None] + np.arange(self.context + 1)]
+        return tokens_BT1
+
+    def iterate(self, plan: Iterable[tuple[int, int]], depth: int = 4) -> Iterator[np.ndarray]:
+        """`get(start, size)` for each of `plan`, made ahead by one background thread, at most `depth` in waiting.
+
+        An error of the thread is raised here, where the batch would have been. Closing the iterator ends the thread.
+        """
+        ready: queue.Queue = queue.Queue(maxsize=depth)
+        stopped = threading.Event()
+
+        def put(item: object) -> bool:
+            while not stopped.is_set():
+                try:
+                    ready.put(item, timeout=0.1)
+                    return True
+                except queue.Full:
+                    continue
+            return False
+
+        def work() -> None:
+            try:
+                for start, size in plan:
+                    if not put(self.get(start, size)):
+                        return
+                put(None)
+            except BaseException as error:  # handed to the consumer
+                put(error)
+
+        thread = threading.Thread(target=work, name="areca-batches", daemon=True)
+        thread.start()
+        try:
+            while (item := ready.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        finally:
+            stopped.set()
+            thread.join()
+
+
+def heldout(
+    store: TokenStore, context: int, batch: int, max_tokens: int = 0, corpus: str | None = None
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Held-out tokens, `(tokens_BT1 int32 [B, T+1], weight_BT float32 [B, T])`; weight 1 counts a target, 0 is padding.
+
+    A pure function of its arguments. Each corpus (or only `corpus`) is cut into windows of T targets, its last one
+    padded, so every held-out token but a corpus' first is predicted once. With `max_tokens` below that, as many whole
+    windows are read as fit, spread evenly over all. `batch` says only how many come at once; the last is padded.
+    """
+    if context < 1 or batch < 1:
+        raise ConfigError(f"held-out evaluation needs a context and a batch of at least 1, not {context} and {batch}.")
+    names = [corpus] if corpus is not None else [c.name for c in store.corpora]
+    streams = [store.tokens(n, "heldout") for n in names]
+    windows = [
+        (i, offset) for i, tokens in enumerate(streams) for offset in range(0, max(len(tokens) - 1, 0), context)
+    ]
+    if not windows:
+        raise DataError(f"{store.path} has no held-out tokens{f' in {corpus!r}' if corpus else ''}; build it with more.")
+    wanted = max(1, max_tokens // context) if max_tokens > 0 else len(windows)
+    if wanted < len(windows):
+        windows = [windows[(2 * k + 1) * len(windows) // (2 * wanted)] for k in range(wanted)]
+    for first in range(0, len(windows), batch):
+        tokens_BT1 = np.full((batch, context + 1), store.eod_id, np.int32)
+        weight_BT = np.zeros((batch, context), np.float32)
+        for row, (i, offset) in enumerate(windows[first : first + batch]):
+            piece = streams[i][offset : offset + context + 1]
+            tokens_BT1[row, : len(piece)] = piece
+            weight_BT[row, : len(piece) - 1] = 1.0
+        yield tokens_BT1, weight_BT

@@ -1,0 +1,63 @@
+"""Exact and near duplicates: which documents to keep.
+
+Exact duplicates share the SHA-256 of their bytes. Near duplicates share most of their word 5-grams: MinHash with 128
+seeded permutations and locality-sensitive hashing of the `rensa` package, candidates checked by their signatures'
+estimated Jaccard similarity. Of a family of near duplicates the first in order is kept. Memory grows with the number
+of documents (about a kilobyte each), not with their length.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+
+from areca.data.documents import Document, is_valid, to_bytes
+
+NGRAM = 5  # words
+PERMUTATIONS = 128
+BANDS = 16  # of 8 rows: a pair of similarity 0.8 becomes a candidate with probability 0.95, one of 0.5 with 0.06
+THRESHOLD = 0.8  # Jaccard similarity, as Lee et al. 2022 used
+SEED = 42
+_WORD = re.compile(r"\w+|[^\w\s]+")
+
+
+class Deduplicator:
+    """Remembers the documents it kept; `judge` says of each new one "kept", "exact" or "near"."""
+
+    def __init__(self, near: bool = True):
+        self._seen: set[bytes] = set()
+        self._near = None
+        self._count = 0
+        if near:
+            import rensa
+
+            self._near = rensa.RMinHashDeduplicator(THRESHOLD, PERMUTATIONS, True, BANDS, SEED)
+
+    def judge(self, documents: Sequence[Document]) -> list[str]:
+        """One verdict a document, in order. The result doesn't depend on how documents are cut into calls."""
+        verdicts = ["kept"] * len(documents)
+        pairs: list[tuple[str, list[str]]] = []
+        places: list[int] = []
+        for i, document in enumerate(documents):
+            digest = hashlib.sha256(to_bytes(document.text)).digest()[:16]
+            if digest in self._seen:
+                verdicts[i] = "exact"
+                continue
+            self._seen.add(digest)
+            grams = shingles(document.text) if self._near is not None else []
+            if grams:
+                pairs.append((str(self._count), grams))
+                places.append(i)
+                self._count += 1
+        if self._near is not None and pairs:
+            for i, fresh in zip(places, self._near.add_pairs(pairs), strict=True):
+                if not fresh:
+                    verdicts[i] = "near"
+        return verdicts
+
+
+def shingles(text: str) -> list[str]:
+    """The distinct word 5-grams of a text, lower case, in order; [] if it has fewer than five words."""
+    if not is_valid(text):
+        text = to_bytes(text).decode("utf-8", "replace")
+    words = _WORD.findall(text.lower())
+    return list(dict.fromkeys(" ".join(words[i : i + NGRAM]) for i in range(len(words) - NGRAM + 1)))

@@ -1,0 +1,95 @@
+"""Which example when: a pure function of (seed, index), by grain's random-access datasets.
+
+An example is a window of T + 1 tokens. A corpus' tokens are cut every T tokens, so windows overlap by the one token
+that is the last target of one and the first input of the next, and an epoch predicts every token once. Each corpus is
+permuted anew in every epoch (all windows of an epoch before any of the next), and corpora are mixed by weight.
+Nothing is remembered between calls: resuming, rewinding or skipping needs an index, nothing else.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from areca.data.store import TokenStore
+from areca.errors import ConfigError, DataError, closest
+
+
+class Order:
+    """The order of a store's training windows.
+
+    `weights` are shares by tokens, ((corpus, weight), ...), of any sum; corpora that are not named are left out. Without
+    weights the store's own are used (`areca corpus build a.txt:0.7 b.txt:0.3`), or else each corpus weighs its size.
+    """
+
+    def __init__(
+        self, store: TokenStore, context: int, seed: int = 0, weights: Sequence[tuple[str, float]] = ()
+    ) -> None:
+        if context < 1:
+            raise ConfigError(f"a context of {context} tokens can't be; it must be at least 1.")
+        self.context = context
+        self.seed = seed
+        shares = _weights(store, weights)
+        self.corpora: list[str] = [name for name, _ in shares]
+        self._counts = [(store.corpus(n).train_tokens - 1) // context for n in self.corpora]
+        for name, count in zip(self.corpora, self._counts, strict=True):
+            if count < 1:
+                raise DataError(
+                    f"the corpus {name!r} has {store.corpus(name).train_tokens:,} training tokens, fewer than one window "
+                    f"of {context + 1:,}; use a smaller context or more text."
+                )
+        self._starts = np.concatenate([[0], np.cumsum(self._counts)]).astype(np.int64)
+        total = sum(w for _, w in shares)
+        self.weights: dict[str, float] = {name: w / total for name, w in shares}
+        self._dataset = self._build([w for _, w in shares])
+        self._indices = np.array([[c.name for c in store.corpora].index(n) for n in self.corpora], np.int64)
+
+    @property
+    def windows_per_epoch(self) -> dict[str, int]:
+        """Windows of each corpus: after so many of its examples the corpus repeats, in a new order."""
+        return dict(zip(self.corpora, self._counts, strict=True))
+
+    def _build(self, weights: list[float]):
+        import grain  # slow to import
+
+        parts = []
+        for name, start, count in zip(self.corpora, self._starts, self._counts, strict=False):
+            numbers = grain.MapDataset.range(int(start), int(start) + count)
+            parts.append(numbers.shuffle(seed=_seed(self.seed, name)).repeat(reseed_each_epoch=True))
+        return parts[0] if len(parts) == 1 else grain.MapDataset.mix(parts, weights)
+
+    def windows(self, start: int, stop: int) -> np.ndarray:
+        """`[n, 2]` int64 for examples start .. stop-1: index in `store.corpora`, offset of the first of T + 1 tokens."""
+        if not 0 <= start <= stop:
+            raise ConfigError(f"examples {start} to {stop} are no range.")
+        number = np.array([self._dataset[i] for i in range(start, stop)], np.int64)
+        part = np.searchsorted(self._starts, number, side="right") - 1
+        offset = (number - self._starts[part]) * self.context
+        return np.stack([self._indices[part], offset], axis=1)
+
+    def realised(self, n: int) -> dict[str, float]:
+        """The share of each corpus, by tokens, in the first `n` examples."""
+        chosen = self.windows(0, n)[:, 0]
+        return {c: float(np.mean(chosen == i)) if n else 0.0 for c, i in zip(self.corpora, self._indices, strict=True)}
+
+
+def _seed(seed: int, corpus: str) -> int:
+    """32 bits of a digest: grain adds the epoch to its seed, so consecutive seeds would share epochs."""
+    return int.from_bytes(hashlib.sha256(f"order/{seed}/{corpus}".encode()).digest()[:4], "little")
+
+
+def _weights(store: TokenStore, weights: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+    known = [c.name for c in store.corpora]
+    if not weights:
+        own = [(c.name, c.weight) for c in store.corpora if c.weight is not None]
+        weights = own or [(c.name, float(c.train_tokens)) for c in store.corpora]
+    chosen: dict[str, float] = {}
+    for name, weight in weights:
+        if name not in known:
+            raise ConfigError(f"the mixture names {name!r}, which {store.path} does not hold{closest(name, known)}.")
+        if name in chosen:
+            raise ConfigError(f"the mixture names {name!r} twice; give each corpus one weight.")
+        if not (weight > 0 and np.isfinite(weight)):
+            raise ConfigError(f"the weight of {name!r} is {weight}; it must be positive (leave a corpus out to skip it).")
+        chosen[name] = weight
+    return [(name, chosen[name]) for name in known if name in chosen]
