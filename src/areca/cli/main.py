@@ -5,6 +5,7 @@ Nothing heavy (jax, numpy, pyarrow) is imported here or at the head of a verb's 
 
 import errno
 import importlib
+import os
 import sys
 
 from areca import __version__
@@ -28,18 +29,11 @@ VERBS: dict[str, str] = {
 def main(argv: list[str] | None = None) -> int:
     """Runs one verb and returns the exit code: 0, 2 for a user's mistake, 130 when interrupted."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    if not argv or argv[0] in ("-h", "--help", "help"):
-        print(_overview())
-        return 0
-    if argv[0] in ("-V", "--version"):
-        print(f"areca {__version__}")
-        return 0
-    verb = argv[0]
-    if verb not in VERBS:
-        print(f"areca: there is no verb {verb!r}{closest(verb, VERBS)}; `areca --help` lists them.", file=sys.stderr)
-        return 2
+    verb = argv[0] if argv else "help"
     try:
-        return importlib.import_module(f"areca.cli.{verb}").run(argv[1:]) or 0
+        code = _dispatch(verb, argv[1:])
+        sys.stdout.flush()  # a reader that has gone away shows here, not at exit
+        return code
     except ArecaError as error:
         print(f"areca {verb}: {error}", file=sys.stderr)
         return error.exit_code
@@ -47,17 +41,30 @@ def main(argv: list[str] | None = None) -> int:
         print(f"areca {verb}: interrupted.", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             where = error.filename or "the output directory"
-            print(f"areca {verb}: the disk is full while writing {where}; free space and run it again.", file=sys.stderr)
+            print(f"areca {verb}: the disk is full while writing {where}; free some and run it again.", file=sys.stderr)
             return 2
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM) and error.filename:
             print(f"areca {verb}: no permission to use {error.filename} ({error.strerror}).", file=sys.stderr)
             return 2
         raise
+
+
+def _dispatch(verb: str, argv: list[str]) -> int:
+    if verb in ("-h", "--help", "help"):
+        print(_overview())
+    elif verb in ("-V", "--version"):
+        print(f"areca {__version__}")
+    elif verb in VERBS:
+        return importlib.import_module(f"areca.cli.{verb}").run(argv) or 0
+    else:
+        print(f"areca: there is no verb {verb!r}{closest(verb, VERBS)}; `areca --help` lists them.", file=sys.stderr)
+        return 2
+    return 0
 
 
 def _overview() -> str:

@@ -57,11 +57,15 @@ def _sentence(box: str) -> str:
 def dispatch(subverbs: Mapping[str, Callable[..., Any]], argv: list[str], prog: str) -> Any:
     """Runs `argv[0]` of a verb that has verbs of its own, such as `areca corpus build`."""
     if not argv or argv[0] in ("-h", "--help"):
-        summaries = "\n".join(f"  {n:<8} {inspect.cleandoc(f.__doc__ or '').splitlines()[0]}" for n, f in subverbs.items())
+        summaries = "\n".join(
+            f"  {n:<8} {inspect.cleandoc(f.__doc__ or '').splitlines()[0]}" for n, f in subverbs.items()
+        )
         print(f"usage: {prog} {{{','.join(subverbs)}}} [options]\n\n{summaries}\n")
         return 0 if argv else 2
     if argv[0] not in subverbs:
-        raise ConfigError(f"there is no {prog} {argv[0]!r}{closest(argv[0], subverbs)}; use one of {', '.join(subverbs)}.")
+        raise ConfigError(
+            f"there is no {prog} {argv[0]!r}{closest(argv[0], subverbs)}; use one of {', '.join(subverbs)}."
+        )
     return call(subverbs[argv[0]], argv[1:], f"{prog} {argv[0]}")
 
 

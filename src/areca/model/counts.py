@@ -70,12 +70,19 @@ def model_flops_utilisation(
     with_attention: bool = True,
 ) -> float:
     """MFU of PaLM Appendix B as a fraction: observed tokens/s x (6 N_total + 12 L H K T) / peak FLOP/s."""
+    per_token = 6 * count_params(config).total
+    if with_attention:
+        per_token += attention_flops_per_token(config, context)
+    return utilisation(
+        per_token, tokens_per_second=tokens_per_second, chips=chips, peak_flops_per_chip=peak_flops_per_chip
+    )
+
+
+def utilisation(flops_per_token: float, *, tokens_per_second: float, chips: int, peak_flops_per_chip: float) -> float:
+    """Observed tokens/s x FLOPs a token / peak FLOP/s of all chips, as a fraction."""
     if tokens_per_second <= 0 or chips < 1 or peak_flops_per_chip <= 0:
         raise ConfigError(
             f"MFU needs positive tokens per second, chips and peak FLOP/s; "
             f"got {tokens_per_second}, {chips} and {peak_flops_per_chip}."
         )
-    per_token = 6 * count_params(config).total
-    if with_attention:
-        per_token += attention_flops_per_token(config, context)
-    return tokens_per_second * per_token / (chips * peak_flops_per_chip)
+    return tokens_per_second * flops_per_token / (chips * peak_flops_per_chip)

@@ -1,0 +1,122 @@
+"""`areca count`: what a decoder weighs and what a token costs, by arithmetic on its shape."""
+
+from typing import Any
+
+from areca.cli.options import call, print_json
+
+
+def run(argv: list[str]) -> int:
+    call(count, argv, "areca count")
+    return 0
+
+
+def count(
+    model: str = "",
+    /,
+    *,
+    vocab_size: int = 0,
+    d_model: int = 0,
+    n_layers: int = 0,
+    n_heads: int = 0,
+    head_dim: int = 0,
+    d_ff: int = 0,
+    context: int = 0,
+    tokens: float = 0.0,
+    tokens_per_second: float = 0.0,
+    chips: int = 1,
+    peak_tflops: float = 0.0,
+    json: bool = False,
+) -> None:
+    """Parameters, training FLOPs, memory and MFU of a model, without building it.
+
+    Example: areca count palm-540b --tokens-per-second 238300 --chips 6144 --peak-tflops 275
+
+    Args:
+        model: palm-8b, palm-62b or palm-540b, or a JSON file with a model's or a run's configuration; or leave it out
+            and give the shape.
+        vocab_size: V, tokens in the vocabulary. Overrides the model's, as the next five do.
+        d_model: D, the model's width.
+        n_layers: L, the number of blocks.
+        n_heads: H, query heads; all share one key and value head.
+        head_dim: K, width of a head; D / H if not given.
+        d_ff: F, feed-forward width; 4 D if not given.
+        context: T, tokens in a sequence; the file's own, or 2048, if not given.
+        tokens: D, training tokens, for totals (780e9 is understood).
+        tokens_per_second: observed over all chips, for the MFU.
+        chips: accelerators that share the work.
+        peak_tflops: peak TFLOP/s of one of them.
+        json: print the result as JSON.
+    """
+    from areca.model.summary import load_shape, summarise
+
+    shape = load_shape(
+        model,
+        context,
+        vocab_size=vocab_size,
+        d_model=d_model,
+        n_layers=n_layers,
+        n_heads=n_heads,
+        head_dim=head_dim,
+        d_ff=d_ff,
+    )
+    result = summarise(
+        shape,
+        tokens=tokens,
+        tokens_per_second=tokens_per_second,
+        chips=chips,
+        peak_flops_per_chip=peak_tflops * 1e12,
+    )
+    if json:
+        print_json(result)
+    else:
+        _print(result)
+
+
+def _print(r: dict[str, Any]) -> None:
+    c, parts, memory = r["config"], r["n_params_by_part"], r["memory_bytes_float32"]
+    rows = [
+        ("parameters, all", f"{r['n_params_total']:,}", f"{_short(r['n_params_in_matrices'])} in matrices"),
+        ("  embedding, in and out", f"{parts['embedding']:,}", "V D"),
+        ("  attention", f"{parts['attention']:,}", "L (2 D H K + 2 D K)"),
+        ("  feed-forward", f"{parts['mlp']:,}", "L 3 D F"),
+        ("  norms", f"{parts['norms']:,}", "(L + 1) D"),
+        ("N, without embedding", f"{r['n_params']:,}", _short(r["n_params"])),
+        ("exact FLOPs a token", f"{r['exact_flops_per_token']:.5g}", "training, all matrix products"),
+        ("  T x T attention", f"{r['attention_flops_per_token']:.5g}", "12 L H K T"),
+        ("6 N a token", f"{r['six_n_flops_per_token']:.5g}", "N without embedding"),
+    ]
+    if r["n_tokens"]:
+        rows += [
+            ("exact FLOPs", f"{r['flops_exact']:.5g}", f"of D = {_short(r['n_tokens'])} tokens"),
+            ("6 N D", f"{r['flops_6nd']:.5g}", f"of D = {_short(r['n_tokens'])} tokens"),
+        ]
+    rows += [
+        ("float32 parameters", _bytes(memory["parameters"]), ""),
+        ("float32 gradients", _bytes(memory["gradients"]), ""),
+        ("float32 optimizer state", _bytes(memory["optimizer_state"]), "two moments"),
+    ]
+    if r["mfu"] is not None:
+        rows += [
+            ("MFU", f"{r['mfu']:.1%}", "6 N_total + 12 L H K T a token"),
+            ("MFU without attention", f"{r['mfu_without_attention']:.1%}", "6 N_total a token"),
+        ]
+    print(
+        f"{r['model']}: {c['n_layers']} layers of D {c['d_model']:,}, {c['n_heads']} heads of {c['head_dim']}, "
+        f"F {c['d_ff']:,}, V {c['vocab_size']:,}, T {r['context']:,}"
+    )
+    for what, value, note in rows:
+        print(f"{what:<24} {value:>17}  {note}".rstrip())
+
+
+def _short(value: float) -> str:
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.2f} {unit}"
+    return f"{value:.0f}"
+
+
+def _bytes(value: float) -> str:
+    for size, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB")):
+        if value >= size:
+            return f"{value / size:,.1f} {unit}"
+    return f"{value / 2**10:,.1f} KiB"

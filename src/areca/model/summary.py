@@ -1,0 +1,136 @@
+"""What `areca count` says of a model: parameters, FLOPs, memory and MFU by arithmetic. Importable without jax.
+
+The counts themselves are in counts.py; here they are gathered under the names that run.json and result.json use.
+"""
+
+import math
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from areca.config import RunConfig, from_dict
+from areca.errors import ConfigError, closest
+from areca.files import read_json
+from areca.model.config import PRESETS, ModelConfig
+from areca.model.counts import (
+    attention_flops_per_token,
+    count_params,
+    exact_flops_per_token,
+    model_flops_utilisation,
+    six_nd,
+)
+
+FLOAT32_BYTES = 4
+PALM_CONTEXT = 2048
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model with the context it is trained at, and the name to call it by."""
+
+    name: str
+    config: ModelConfig
+    context: int
+
+
+def load_shape(model: str, context: int = 0, **widths: int) -> Shape:
+    """The shape that a preset's name, a JSON file or bare widths mean; `widths` given override the model's.
+
+    A JSON file holds a ModelConfig, a RunConfig (its "model" is taken, and its context unless one is given), or is the
+    run.json of a run. ConfigError or DataError says what can't be read or is missing.
+    """
+    given = {name: value for name, value in widths.items() if value}
+    if not model:
+        missing = [
+            f"--{n.replace('_', '-')}" for n in ("vocab_size", "d_model", "n_layers", "n_heads") if n not in given
+        ]
+        if missing:
+            raise ConfigError(
+                f"a shape needs {' and '.join(missing)} too; or name a model ({', '.join(PRESETS)}) or a JSON file."
+            )
+        shape = Shape("this shape", ModelConfig(**given), PALM_CONTEXT)
+    elif model in PRESETS:
+        shape = Shape(model, replace(PRESETS[model], **given), PALM_CONTEXT)
+    elif model.endswith(".json") or Path(model).exists():
+        shape = _from_file(model)
+        shape = replace(shape, config=replace(shape.config, **given))
+    else:
+        raise ConfigError(
+            f"there is no model {model!r}{closest(model, PRESETS)}; name one of {', '.join(PRESETS)} or a JSON file."
+        )
+    if context < 0:
+        raise ConfigError(f"context is {context}; it must be at least 1.")
+    return Shape(shape.name, shape.config.resolved(), context or shape.context)
+
+
+def _from_file(path: str) -> Shape:
+    values = read_json(path)
+    if isinstance(values, dict) and isinstance(values.get("config"), dict):
+        values = values["config"]
+    if isinstance(values, dict) and "model" in values:
+        run: RunConfig = from_dict(values, RunConfig, path)
+        return Shape(path, run.model, run.data.context)
+    return Shape(path, from_dict(values, ModelConfig, path), PALM_CONTEXT)
+
+
+def summarise(
+    shape: Shape,
+    *,
+    tokens: float = 0,
+    tokens_per_second: float = 0,
+    chips: int = 1,
+    peak_flops_per_chip: float = 0,
+) -> dict[str, Any]:
+    """Parameters, training FLOPs a token and in all, float32 memory and MFU; what was not asked for is None.
+
+    Raises ConfigError for a number of tokens that is none, and for an MFU without the chip's peak: an unknown chip
+    has no MFU.
+    """
+    if not (0 <= tokens < math.inf) or tokens != int(tokens):
+        raise ConfigError(f"tokens is {tokens}; give a whole number of training tokens, such as 780e9.")
+    n = count_params(shape.config)
+    exact = exact_flops_per_token(shape.config, shape.context)
+    return {
+        "model": shape.name,
+        "config": asdict(shape.config),
+        "context": shape.context,
+        "n_params": n.non_embedding,
+        "n_params_total": n.total,
+        "n_params_in_matrices": n.total - n.norms,  # what PaLM's Table 1 gives
+        "n_params_by_part": asdict(n),
+        "exact_flops_per_token": exact,
+        "attention_flops_per_token": attention_flops_per_token(shape.config, shape.context),
+        "six_n_flops_per_token": six_nd(shape.config, 1),
+        "n_tokens": int(tokens) or None,
+        "flops_exact": exact * int(tokens) or None,
+        "flops_6nd": six_nd(shape.config, int(tokens)) or None,
+        # Adafactor without factorization and Adam keep the same two moments for each parameter.
+        "memory_bytes_float32": {
+            "parameters": FLOAT32_BYTES * n.total,
+            "gradients": FLOAT32_BYTES * n.total,
+            "optimizer_state": 2 * FLOAT32_BYTES * n.total,
+        },
+        **_utilisation(shape, tokens_per_second, chips, peak_flops_per_chip),
+    }
+
+
+def _utilisation(shape: Shape, tokens_per_second: float, chips: int, peak: float) -> dict[str, float | None]:
+    if not tokens_per_second and not peak:
+        return {"mfu": None, "mfu_without_attention": None}
+    if not tokens_per_second or not peak:
+        missing = "--peak-tflops" if tokens_per_second else "--tokens-per-second"
+        raise ConfigError(
+            f"MFU needs {missing} too: it is observed tokens/s x FLOPs a token over the chips' peak FLOP/s."
+        )
+
+    def mfu(with_attention: bool) -> float:
+        return model_flops_utilisation(
+            shape.config,
+            context=shape.context,
+            tokens_per_second=tokens_per_second,
+            chips=chips,
+            peak_flops_per_chip=peak,
+            with_attention=with_attention,
+        )
+
+    return {"mfu": mfu(True), "mfu_without_attention": mfu(False)}

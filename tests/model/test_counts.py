@@ -1,0 +1,156 @@
+"""Counts by arithmetic: closed forms, the parameters that a decoder really has, and what `areca count` says."""
+
+import dataclasses
+import json
+
+import pytest
+
+from areca.cli.main import main
+from areca.errors import ConfigError, DataError
+from areca.model.config import PRESETS, ModelConfig
+from areca.model.counts import (
+    attention_flops_per_token,
+    count_params,
+    exact_flops_per_token,
+    model_flops_utilisation,
+    six_nd,
+    utilisation,
+)
+from areca.model.summary import load_shape, summarise
+
+TINY = ModelConfig(vocab_size=11, d_model=6, n_layers=2, n_heads=3, head_dim=4, d_ff=5)
+
+
+def test_parameters_by_hand():
+    # A layer: Q and O 2 x 6 x 12, K and V 2 x 6 x 4, gate, up and down 3 x 6 x 5, a norm of 6.
+    n = count_params(TINY)
+    assert dataclasses.astuple(n) == (66, 2 * (144 + 48), 2 * 90, 18)
+    assert n.non_embedding == 384 + 180 + 18
+    assert n.total == n.non_embedding + 66
+
+
+def test_flops_by_hand():
+    # Six a weight in a matrix product; the output logits are one, the norms are none.
+    assert attention_flops_per_token(TINY, 7) == 12 * 2 * 3 * 4 * 7
+    assert exact_flops_per_token(TINY, 7) == 6 * (66 + 384 + 180) + 12 * 2 * 3 * 4 * 7
+    assert six_nd(TINY, 10) == 6 * 582 * 10
+
+
+def test_flops_of_the_forward_pass_are_those_of_its_matrix_products():
+    # Counted product by product, 2 m k n each, for one sequence of T tokens; training is three times forward.
+    c, T = TINY, 7
+    products = []
+    for _ in range(c.n_layers):
+        products += [(T, c.d_model, c.n_heads * c.head_dim), (T, c.d_model, c.head_dim), (T, c.d_model, c.head_dim)]
+        products += [(T, c.head_dim, T), (T, T, c.head_dim)] * c.n_heads
+        products += [(T, c.n_heads * c.head_dim, c.d_model)]
+        products += [(T, c.d_model, c.d_ff), (T, c.d_model, c.d_ff), (T, c.d_ff, c.d_model)]
+    products += [(T, c.d_model, c.vocab_size)]
+    forward = sum(2 * m * k * n for m, k, n in products)
+    assert exact_flops_per_token(c, T) * T == 3 * forward
+
+
+def test_the_decoder_has_as_many_parameters_as_counted():
+    import jax
+
+    decoder = pytest.importorskip("areca.model.decoder")
+    for config in (TINY, ModelConfig(vocab_size=32, d_model=8, n_layers=3, n_heads=2)):
+        shapes = jax.eval_shape(lambda key, c=config: decoder.init(c, key), jax.random.key(0))
+        assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == count_params(config).total
+
+
+def test_mfu_is_a_fraction_of_the_peak_of_all_chips():
+    assert utilisation(6e9, tokens_per_second=1e5, chips=4, peak_flops_per_chip=3e14) == pytest.approx(0.5)
+    for bad in (
+        {"tokens_per_second": 0.0, "chips": 1, "peak_flops_per_chip": 1e12},
+        {"tokens_per_second": 1.0, "chips": 0, "peak_flops_per_chip": 1e12},
+        {"tokens_per_second": 1.0, "chips": 1, "peak_flops_per_chip": -1.0},
+    ):
+        with pytest.raises(ConfigError, match="MFU needs positive"):
+            model_flops_utilisation(TINY, context=7, **bad)
+
+
+def test_a_shape_is_a_preset_a_file_or_widths(tmp_path):
+    widths = {"vocab_size": 11, "d_model": 6, "n_layers": 2, "n_heads": 3, "head_dim": 4, "d_ff": 5}
+    by_widths = load_shape("", context=7, **widths)
+    assert by_widths.config == TINY
+    model = tmp_path / "model.json"
+    model.write_text(json.dumps(widths))
+    assert load_shape(str(model), context=7).config == TINY
+    run = tmp_path / "run.json"
+    run.write_text(
+        json.dumps({"config": {"model": widths, "data": {"store": "s", "context": 64}, "tokens": 5}, "fingerprint": ""})
+    )
+    assert load_shape(str(run)).context == 64
+    assert load_shape(str(run), context=32).context == 32
+    assert load_shape("palm-8b", vocab_size=128).config.vocab_size == 128
+    assert load_shape("palm-8b").config == PRESETS["palm-8b"].resolved()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"model": "palm-8x"}, ConfigError, r"no model 'palm-8x' \(did you mean 'palm-8b'\?\)"),
+        ({"model": "absent.json"}, DataError, "absent.json does not exist"),
+        ({"model": "", "d_model": 8, "n_heads": 2}, ConfigError, "a shape needs --vocab-size and --n-layers too"),
+        ({"model": "palm-8b", "d_model": 4097, "n_heads": 16}, None, ""),
+        (
+            {"model": "", "vocab_size": 8, "d_model": 10, "n_layers": 1, "n_heads": 4},
+            ConfigError,
+            "d_model 10 is not div",
+        ),
+        ({"model": "palm-8b", "n_layers": -1}, ConfigError, "n_layers is -1"),
+        ({"model": "palm-8b", "context": -1}, ConfigError, "context is -1"),
+    ],
+)
+def test_a_shape_that_makes_no_sense_is_refused(arguments, error, says):
+    if error is None:  # a given head width needs no divisor of D: PaLM 540B has none
+        assert load_shape(**arguments).config.head_dim == 256
+        return
+    with pytest.raises(error, match=says):
+        load_shape(**arguments)
+
+
+def test_a_file_that_is_no_configuration_is_refused(tmp_path):
+    path = tmp_path / "model.json"
+    path.write_text('{"d_modl": 8}')
+    with pytest.raises(ConfigError, match=r"d_modl is not a setting \(did you mean 'd_model'\?\)"):
+        load_shape(str(path))
+    path.write_text("[1]")
+    with pytest.raises(ConfigError, match="must be a table of settings"):
+        load_shape(str(path))
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError, match="not valid JSON"):
+        load_shape(str(path))
+
+
+def test_exact_and_six_nd_are_both_named():
+    shape = load_shape("", context=7, vocab_size=11, d_model=6, n_layers=2, n_heads=3, head_dim=4, d_ff=5)
+    r = summarise(shape, tokens=10)
+    assert (r["n_params"], r["n_params_total"]) == (582, 648)
+    assert (r["flops_exact"], r["flops_6nd"]) == (57960, 34920)
+    assert r["memory_bytes_float32"] == {"parameters": 2592, "gradients": 2592, "optimizer_state": 5184}
+    assert r["mfu"] is None
+
+
+def test_mfu_without_a_peak_is_refused_not_guessed():
+    shape = load_shape("palm-8b")
+    with pytest.raises(ConfigError, match="--peak-tflops"):
+        summarise(shape, tokens_per_second=1000)
+    with pytest.raises(ConfigError, match="--tokens-per-second"):
+        summarise(shape, peak_flops_per_chip=1e12)
+    with pytest.raises(ConfigError, match="whole number"):
+        summarise(shape, tokens=0.5)
+    with pytest.raises(ConfigError, match="whole number"):
+        summarise(shape, tokens=float("inf"))
+
+
+def test_count_prints_a_table_or_json(capsys):
+    command = ["count", "palm-540b", "--tokens-per-second", "238300", "--chips", "6144", "--peak-tflops", "275"]
+    assert main(command) == 0
+    table = capsys.readouterr().out
+    for text in ("540,356,474,880", "540.35 B", "46.2%", "45.7%", "6 N a token", "exact FLOPs a token"):
+        assert text in table
+    assert max(map(len, table.splitlines())) <= 100
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["mfu"] == pytest.approx(0.462, abs=5e-4)
