@@ -1,0 +1,92 @@
+// Draws the figures in the colours of the page, light or dark, and makes tables sort.
+"use strict";
+(() => {
+  const figures = JSON.parse(document.getElementById("figures").textContent);
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const narrow = window.matchMedia("(max-width: 640px)");
+  const coarse = window.matchMedia("(pointer: coarse)");
+
+  const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+
+  // A deep copy in which "@name" is the value of the style sheet's --name.
+  function coloured(value) {
+    if (typeof value === "string") return value.startsWith("@") ? variable(value.slice(1)) : value;
+    if (Array.isArray(value)) return typeof value[0] === "number" ? value : value.map(coloured);
+    if (value === null || typeof value !== "object") return value;
+    return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, coloured(item)]));
+  }
+
+  function themed(figure) {
+    const { data, layout } = coloured(figure);
+    const ink = variable("ink"), muted = variable("muted"), grid = variable("grid"), line = variable("line");
+    Object.assign(layout, {
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: getComputedStyle(document.body).fontFamily, size: narrow.matches ? 11 : 13, color: ink },
+      hoverlabel: { bgcolor: variable("raised"), bordercolor: line, font: { color: ink, size: 12 }, align: "left" },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: muted, activecolor: ink },
+      dragmode: coarse.matches || narrow.matches ? false : "zoom", // a finger scrolls the page
+      autosize: true,
+    });
+    for (const key of Object.keys(layout).filter((name) => /^[xy]axis/.test(name))) {
+      const axis = layout[key];
+      Object.assign(axis, { gridcolor: grid, linecolor: line, zerolinecolor: muted, showline: true, ticks: "outside", tickcolor: line });
+      axis.tickfont = { color: muted };
+      axis.title.font = { size: narrow.matches ? 11.5 : 13 };
+      if (narrow.matches && axis.tickvals && axis.tickvals.length > 6 && key.startsWith("x")) {
+        const every = (_, i) => i % 2 === 0;
+        axis.tickvals = axis.tickvals.filter(every);
+        axis.ticktext = axis.ticktext.filter(every);
+      }
+    }
+    if (narrow.matches) {
+      Object.assign(layout.margin, { l: 50, r: 8 });
+      layout.legend.font.size = 10.5;
+    }
+    return { data, layout };
+  }
+
+  const options = {
+    responsive: true,
+    displaylogo: false,
+    displayModeBar: narrow.matches ? false : "hover",
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+    showTips: false,
+  };
+
+  function draw() {
+    const drawn = Object.entries(figures).map(([name, figure]) => {
+      const { data, layout } = themed(figure);
+      return Plotly.react(name, data, layout, options);
+    });
+    return Promise.all(drawn).then(() => document.documentElement.setAttribute("data-drawn", String(drawn.length)));
+  }
+
+  function sortable(table) {
+    const body = table.tBodies[0];
+    const headers = [...table.tHead.rows[0].cells];
+    const key = (row, i) => row.cells[i].dataset.value ?? row.cells[i].textContent;
+    function sort(i) {
+      const down = headers[i].getAttribute("aria-sort") === "ascending";
+      headers.forEach((header) => header.removeAttribute("aria-sort"));
+      headers[i].setAttribute("aria-sort", down ? "descending" : "ascending");
+      const rows = [...body.rows].sort((a, b) => {
+        const x = key(a, i), y = key(b, i);
+        return x !== "" && y !== "" && isFinite(x) && isFinite(y) ? x - y : x.localeCompare(y, undefined, { numeric: true });
+      });
+      body.append(...(down ? rows.reverse() : rows));
+    }
+    headers.forEach((header, i) => {
+      header.tabIndex = 0;
+      header.addEventListener("click", () => sort(i));
+      header.addEventListener("keydown", (event) => {
+        if (event.key === "Enter" || event.key === " ") { event.preventDefault(); sort(i); }
+      });
+    });
+  }
+
+  document.querySelectorAll("table.sortable").forEach(sortable);
+  draw();
+  dark.addEventListener("change", draw);
+  narrow.addEventListener("change", draw);
+})();

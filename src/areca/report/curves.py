@@ -1,0 +1,134 @@
+"""Figures along training as plain plotly JSON: loss of all runs, learning rate and gradient norm of some."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from areca.report import markup
+from areca.report.gather import Run, number
+from areca.report.plots import Budgets, Figure, around, axis, figure, rounded
+
+POINTS = 300  # at most, of one curve
+
+
+def downsample(tokens: Sequence[float | None], values: Sequence[float | None], count: int = POINTS) -> tuple[np.ndarray, np.ndarray]:
+    """At most `count` points: means over bins that are even in the logarithm of tokens.
+
+    Steps whose value is missing or not finite are left out.
+    """
+    rows = [(t, v) for t, v in zip(tokens, values, strict=True) if t is not None and v is not None and t > 0]
+    x, y = np.asarray([r[0] for r in rows]), np.asarray([r[1] for r in rows])
+    if len(x) <= count:
+        return x, y
+    place = np.log(x) - np.log(x.min())
+    bins = np.minimum((place / place.max() * count).astype(int), count - 1)
+    held = np.bincount(bins, minlength=count)
+    kept = held > 0
+    return (np.bincount(bins, x, count)[kept] / held[kept], np.bincount(bins, y, count)[kept] / held[kept])
+
+
+def training(runs: Sequence[Run], verify: Run | None, budgets: Budgets) -> Figure | None:
+    """Training loss against tokens of every run, with the held-out loss of each evaluation and at the end."""
+    data: list[Figure] = []
+    spans: list[float] = []
+    named: set[str] = set()
+    by_run = not budgets.values  # without budgets each run has a colour
+    for i, run in enumerate([*runs, *([verify] if verify else [])]):
+        x, y = downsample(run.metrics["tokens"], run.metrics["loss"])
+        if not len(x):
+            continue
+        spans += [float(x.min()), float(x.max())]
+        if run is verify:
+            colour, label, width = "@ink", "verifying run", 2.5
+        elif by_run:
+            colour, label, width = f"@c{i % 6}", markup.text(run.name), 1.8
+        else:
+            colour, label, width = budgets.style(run.budget_flops)[0], budgets.label(run.budget_flops), 1.4
+        shared = {"legendgroup": label, "type": "scatter"}
+        name = markup.text(run.name)
+        data.append(
+            shared
+            | {
+                "mode": "lines",
+                "name": label,
+                "showlegend": label not in named,
+                "x": rounded(x, 5),
+                "y": rounded(y, 5),
+                "line": {"color": colour, "width": width},
+                "text": name,
+                "hovertemplate": "%{text}<br>%{x:.3s} tokens, training loss %{y:.3f}<extra></extra>",
+            }
+        )
+        named.add(label)
+        held = heldout(run)
+        if held:
+            data.append(
+                shared
+                | {
+                    "mode": "markers",
+                    "name": "held-out",
+                    "showlegend": False,
+                    "x": rounded(t for t, _ in held),
+                    "y": rounded(loss for _, loss in held),
+                    "text": [f"{name}<br>held-out loss {loss:.4f} at {markup.si(t)} tokens" for t, loss in held],
+                    "hovertemplate": "%{text}<extra></extra>",
+                    "marker": {"color": colour, "size": 7, "symbol": "circle", "line": {"color": "@paper", "width": 1}},
+                }
+            )
+    if not data:
+        return None
+    return figure(data, {"title": "tokens seen", "limits": around(spans, 1.15)}, {"title": "loss, nats per token"})
+
+
+def heldout(run: Run) -> list[tuple[float, float]]:
+    """(tokens, held-out loss) of each evaluation, the final one from result.json."""
+    steps = run.metrics["tokens"]
+    found: dict[float, float] = {}
+    for event in run.events:
+        loss, step, tokens = number(event, "loss"), number(event, "step"), number(event, "tokens")
+        if event.get("event") != "evaluate" or loss is None:
+            continue
+        if tokens is None and step is not None and 1 <= step <= len(steps):
+            tokens = steps[int(step) - 1]
+        if tokens:
+            found[tokens] = loss
+    tokens, loss = number(run.result, "n_tokens"), number(run.result, "loss")
+    if tokens and loss:
+        found[tokens] = loss
+    return sorted(found.items())
+
+
+def internals(runs: Sequence[Run]) -> Figure | None:
+    """Learning rate above, gradient norm below, against tokens; for one run or a few."""
+    data: list[Figure] = []
+    norms: list[float] = []
+    for i, run in enumerate(runs):
+        colour = "@ink" if len(runs) == 1 else f"@c{i % 6}"
+        name = markup.text(run.name)
+        for column, title, where in (("learning_rate", "learning rate", "y"), ("grad_norm", "gradient norm", "y2")):
+            x, y = downsample(run.metrics["tokens"], run.metrics[column])
+            if not len(x):
+                continue
+            if where == "y2":
+                norms += [float(v) for v in y if v > 0]
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines",
+                    "name": name,
+                    "legendgroup": name,
+                    "showlegend": len(runs) > 1 and where == "y",
+                    "x": rounded(x, 5),
+                    "y": rounded(y, 4),
+                    "yaxis": where,
+                    "line": {"color": colour if len(runs) > 1 else ("@c0" if where == "y" else "@c1"), "width": 1.8},
+                    "hovertemplate": f"%{{x:.3s}} tokens<br>{title} %{{y:.3g}}<extra></extra>",
+                }
+            )
+    if not data:
+        return None
+    lower = axis(title="gradient norm", domain=[0.0, 0.46])
+    if norms:
+        lower = axis(title="gradient norm", limits=around(norms, 1.1), labels=lambda v: f"{v:g}", domain=[0.0, 0.46])
+    x_axis = {"title": "tokens seen", "tickformat": "~s", "anchor": "y2"}
+    return figure(data, x_axis, {"title": "learning rate", "domain": [0.54, 1.0]}, yaxis2=lower)

@@ -1,0 +1,177 @@
+"""A fitted law as the page draws it, read from law.json: parameters, valleys, and curves through them.
+
+The law is L(N, D) = E + A / N^alpha + B / D^beta (Hoffmann et al. 2022, section 3.3); a valley is a parabola of ln L
+in ln N at one budget (their approach 2). Losses are nats per token, budgets are training FLOPs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from areca.report.gather import Run, finite, number, objects, pair
+
+PARAMETERS = ("E", "A", "B", "alpha", "beta")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One fitted number and its interval, either None where law.json has none."""
+
+    name: str
+    value: float
+    interval: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Point:
+    """One finished run as the laws see it."""
+
+    label: str
+    n_params: float
+    n_tokens: float
+    flops: float
+    loss: float
+    budget_flops: float | None
+
+
+@dataclass(frozen=True)
+class Valley:
+    """ln L = a x^2 + b x + c with x = ln N, at one budget."""
+
+    budget_flops: float
+    coefficients: tuple[float, float, float] | None
+    n_opt: float | None
+    n_opt_interval: tuple[float, float] | None
+    d_opt: float | None
+    loss_min: float | None
+    interior: bool | None
+
+    def curve(self, n_params: np.ndarray) -> np.ndarray | None:
+        """The parabola's loss at sizes `n_params`, or None if its coefficients are not known."""
+        if self.coefficients is None:
+            return None
+        return np.exp(np.polyval(self.coefficients, np.log(n_params)))
+
+
+@dataclass(frozen=True)
+class Law:
+    """What law.json says, in the shape that the figures need."""
+
+    parameters: dict[str, Parameter]
+    status: dict[str, Any]
+    bootstrap: np.ndarray | None  # [R, 5] of ln A, ln B, ln E, alpha, beta
+    valleys: list[Valley]
+    exponents: list[Parameter]
+    compute: list[Parameter]
+
+    @property
+    def complete(self) -> bool:
+        """Whether L(N, D) can be evaluated."""
+        return all(name in self.parameters for name in PARAMETERS)
+
+    def predict(self, n_params: np.ndarray, n_tokens: np.ndarray) -> np.ndarray:
+        """L(N, D) in nats per token."""
+        e, a, b, alpha, beta = (self.parameters[name].value for name in PARAMETERS)
+        return e + a * n_params**-alpha + b * n_tokens**-beta
+
+    def band(self, n_params: np.ndarray, n_tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """The 5th and 95th percentiles of L(N, D) over the resampled fits: the law's own uncertainty, without noise."""
+        if self.bootstrap is None or len(self.bootstrap) < 10:
+            return None
+        ln_a, ln_b, ln_e, alpha, beta = (column[:, None] for column in self.bootstrap.T)
+        losses = np.exp(ln_e) + np.exp(ln_a - alpha * np.log(n_params)) + np.exp(ln_b - beta * np.log(n_tokens))
+        low, high = np.percentile(losses, [5, 95], axis=0)
+        return low, high
+
+    def frontier(self, flops: np.ndarray, points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray]:
+        """Best N and D at each budget: the line through the valleys' optima, or else the law's closed form.
+
+        The closed form takes FLOPs = k N D with k the points' median (6 if there are none).
+        """
+        known = [v for v in self.valleys if v.n_opt and v.d_opt and v.interior is not False]
+        if len(known) >= 2:
+            x = np.log([v.budget_flops for v in known])
+            lines = [np.polyfit(x, np.log(y), 1) for y in ([v.n_opt for v in known], [v.d_opt for v in known])]
+            n_params, n_tokens = (np.exp(np.polyval(line, np.log(flops))) for line in lines)
+            return n_params, n_tokens
+        _, a, b, alpha, beta = (self.parameters[name].value for name in PARAMETERS)
+        k = float(np.median([p.flops / (p.n_params * p.n_tokens) for p in points])) if points else 6.0
+        g = (alpha * a / (beta * b)) ** (1 / (alpha + beta))
+        n_params = g * (flops / k) ** (beta / (alpha + beta))
+        return n_params, flops / k / n_params
+
+
+def read_law(value: dict[str, Any] | None) -> Law | None:
+    """law.json's content as a Law; parts that are absent or not understood are left out."""
+    if value is None:
+        return None
+    parametric = value.get("parametric") if isinstance(value.get("parametric"), dict) else {}
+    isoflop = value.get("isoflop") if isinstance(value.get("isoflop"), dict) else {}
+    compute = value.get("compute") if isinstance(value.get("compute"), dict) else {}
+    assert isinstance(parametric, dict)
+    assert isinstance(isoflop, dict)
+    assert isinstance(compute, dict)
+    parameters = {p.name: p for p in (_parameter(parametric, name) for name in PARAMETERS) if p}
+    status = {
+        key: found
+        for key in ("converged", "share_of_starts", "starts", "objective_value", "gradient_norm", "n_rows", "rows")
+        if (found := parametric.get(key)) is not None and not isinstance(found, dict | list)
+    }
+    status |= {key: value[key] for key in ("objective", "delta") if value.get(key) is not None}
+    exponents = [p for p in (_parameter(isoflop, name) for name in ("n_exponent", "d_exponent")) if p]
+    names = [key for key, item in compute.items() if number(compute, key) is not None and not key.endswith("_interval")]
+    return Law(
+        parameters=parameters,
+        status=status,
+        bootstrap=_bootstrap(parametric.get("bootstrap")),
+        valleys=[v for v in map(_valley, objects(isoflop.get("valleys"))) if v],
+        exponents=exponents,
+        compute=[p for p in (_parameter(compute, name) for name in names) if p],
+    )
+
+
+def points_of(runs: Sequence[Run]) -> list[Point]:
+    """The finished runs that have a size, tokens, FLOPs and a loss."""
+    points = []
+    for run in runs:
+        n, d, loss = number(run.result, "n_params"), number(run.result, "n_tokens"), number(run.result, "loss")
+        flops = number(run.result, "flops_exact") or number(run.result, "flops_6nd")
+        if n and d and loss and flops and min(n, d, loss, flops) > 0:
+            points.append(Point(run.name, n, d, flops, loss, run.budget_flops))
+    return points
+
+
+def _parameter(source: dict[str, Any], name: str) -> Parameter | None:
+    value = number(source, name)
+    if value is None:
+        return None
+    intervals = source.get("intervals")
+    found = intervals.get(name) if isinstance(intervals, dict) else None
+    return Parameter(name, value, pair(found if found is not None else source.get(f"{name}_interval")))
+
+
+def _valley(item: dict[str, Any]) -> Valley | None:
+    budget = number(item, "budget_flops")
+    if budget is None or budget <= 0:
+        return None
+    a, b, c = (number(item, key) for key in "abc")
+    coefficients = None if a is None or b is None or c is None else (a, b, c)
+    interior = item.get("interior")
+    return Valley(
+        budget_flops=budget,
+        coefficients=coefficients,
+        n_opt=number(item, "n_opt"),
+        n_opt_interval=pair(item.get("n_opt_interval")),
+        d_opt=number(item, "d_opt"),
+        loss_min=number(item, "loss_min"),
+        interior=interior if isinstance(interior, bool) else None,
+    )
+
+
+def _bootstrap(rows: Any) -> np.ndarray | None:
+    if not isinstance(rows, list):
+        return None
+    good = [row for row in rows if isinstance(row, list) and len(row) == 5 and all(finite(x) is not None for x in row)]
+    return np.asarray(good, dtype=np.float64) if good else None

@@ -1,0 +1,132 @@
+"""Small pieces of HTML: numbers as people write them, escaped text, tables that sort and scroll inside their box."""
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+NONE = "–"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a table shows (HTML), and the value it sorts by."""
+
+    shown: str
+    value: float | str | None = None
+
+
+def text(value: object) -> str:
+    """Any value as text that HTML (and plotly's labels) show as it is, tags included."""
+    return html.escape(str(value), quote=True)
+
+
+def si(value: float | None, digits: int = 3) -> str:
+    """1234567 -> "1.23M": counts of parameters and tokens."""
+    if value is None:
+        return NONE
+    for size, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size * (1 - 0.5 * 10**-digits):
+            return f"{_significant(value / size, digits)}{suffix}"
+    return _significant(value, digits)
+
+
+def power(value: float | None, digits: int = 2) -> str:
+    """2.5e12 -> "2.5×10<sup>12</sup>": FLOPs."""
+    if value is None:
+        return NONE
+    if value == 0:
+        return "0"
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    return f"{mantissa}×10<sup>{int(exponent)}</sup>"
+
+
+def fixed(value: float | None, decimals: int = 3) -> str:
+    """A number with so many decimals, and a real minus sign."""
+    return NONE if value is None else f"{value:.{decimals}f}".replace("-", "−")
+
+
+def significant(value: float | None, digits: int = 4) -> str:
+    """A number with so many significant digits; far from 1 as a power of ten."""
+    if value is None:
+        return NONE
+    if value and not 1e-3 <= abs(value) < 1e6:
+        return power(value, digits)
+    return _significant(value, digits).replace("-", "−")
+
+
+def percent(value: float | None, decimals: int = 1, sign: bool = False) -> str:
+    """0.0123 -> "1.2%"."""
+    return NONE if value is None else f"{100 * value:{'+' if sign else ''}.{decimals}f}%".replace("-", "−")
+
+
+def duration(seconds: float | None) -> str:
+    """75 -> "1 min 15 s"."""
+    if seconds is None:
+        return NONE
+    if seconds < 60:
+        return f"{_significant(seconds, 2)} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def interval(value: tuple[float, float] | None, digits: int = 4) -> str:
+    """ "[3.301, 3.452]"."""
+    return NONE if value is None else f"[{significant(value[0], digits)}, {significant(value[1], digits)}]"
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[Cell | str]], label: str, sortable: bool = False) -> str:
+    """A table inside a box of its own that scrolls. The first column holds names, the others numbers.
+
+    Headers and cells are HTML already; use `text` for what users wrote.
+    """
+    mark = ' class="sortable"' if sortable and len(rows) > 1 else ""
+    head = "".join(f'<th scope="col">{h}</th>' for h in headers)
+    body = "".join(f"<tr>{''.join(_cell(c, i) for i, c in enumerate(row))}</tr>" for row in rows)
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{text(label)}"><table{mark}>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def section(anchor: str, title: str, *parts: str) -> str:
+    """One section of the page; empty parts are left out."""
+    return f'<section id="{anchor}"><h2>{title}</h2>{"".join(p for p in parts if p)}</section>'
+
+
+def note(words: str) -> str:
+    """A paragraph that explains a figure."""
+    return f'<p class="note">{words}</p>'
+
+
+def absent(words: str) -> str:
+    """A paragraph that says what is missing."""
+    return f'<p class="absent">{text(words)}</p>'
+
+
+def plot(anchor: str, label: str, height: int = 400) -> str:
+    """The place of a figure; the script draws the figure of that name into it."""
+    return f'<div class="plot" id="{anchor}" role="img" aria-label="{text(label)}" style="height:{height}px"></div>'
+
+
+def facts(pairs: Sequence[tuple[str, str]]) -> str:
+    """A list of names and values."""
+    return f'<dl class="facts">{"".join(f"<div><dt>{k}</dt><dd>{v}</dd></div>" for k, v in pairs)}</dl>'
+
+
+def _cell(cell: Cell | str, column: int) -> str:
+    tag = 'th scope="row"' if column == 0 else "td"
+    close = "th" if column == 0 else "td"
+    if isinstance(cell, str):
+        return f"<{tag}>{cell}</{close}>"
+    key = "" if cell.value is None else f' data-value="{text(cell.value)}"'
+    return f"<{tag}{key}>{cell.shown}</{close}>"
+
+
+def _significant(value: float, digits: int) -> str:
+    if value == 0:
+        return "0"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:.{decimals}f}"

@@ -1,0 +1,118 @@
+"""report.json: what the page says, for machines. Losses are nats per token; an absent number is null."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from areca import __version__
+from areca.report.gather import Gathered, Run, finite, number, pair
+from areca.report.law import Law
+
+
+def summarise(found: Gathered, law: Law | None) -> dict[str, Any]:
+    """The content of report.json; a quickstart's has the prediction and what came of it at its top level."""
+    summary: dict[str, Any] = {"kind": found.kind, "areca": __version__}
+    if found.kind == "quickstart":
+        summary |= verdict(found)
+    summary |= {
+        "runs": [row(run) for run in found.all_runs],
+        "law": _law(law),
+        "energy_kwh": total(found.all_runs, "energy_kwh"),
+        "carbon_kg": total(found.all_runs, "carbon_kg"),
+        "seconds": _seconds(found),
+        "missing": found.missing,
+    }
+    if found.kind == "quickstart":
+        record = found.quickstart or {}
+        summary |= {
+            "minutes": finite(record.get("minutes")),
+            "seed": record.get("seed"),
+            "stages": record.get("stages"),
+            "corpora": (found.store or {}).get("corpora"),
+            "samples": found.samples,
+        }
+    return summary
+
+
+def verdict(found: Gathered) -> dict[str, Any]:
+    """The prediction, its interval, what training gave, and how far off it was.
+
+    `relative_error` is predicted / achieved - 1; `error_share_of_drop` the error as a share of the drop from the best
+    rung's loss (the naive baseline) to the achieved one; `half_width_relative` half the interval over the prediction.
+    """
+    predicted = number(found.plan, "predicted_loss")
+    bounds = pair((found.plan or {}).get("interval_90"))
+    baseline = number(found.plan, "naive_baseline_loss")
+    achieved = number(found.verify.result, "loss") if found.verify else None
+    half_width = number(found.plan, "half_width_relative")
+    if half_width is None and bounds and predicted:
+        half_width = (bounds[1] - bounds[0]) / 2 / predicted
+    error = predicted / achieved - 1 if predicted and achieved else None
+    naive_error = baseline / achieved - 1 if baseline and achieved else None
+    share = None
+    if predicted and achieved and baseline and baseline > achieved:
+        share = abs(predicted - achieved) / (baseline - achieved)
+    return {
+        "predicted_loss": predicted,
+        "predicted_interval_90": list(bounds) if bounds else None,
+        "achieved_loss": achieved,
+        "relative_error": error,
+        "covered": bounds[0] <= achieved <= bounds[1] if bounds and achieved else None,
+        "half_width_relative": half_width,
+        "naive_baseline_loss": baseline,
+        "naive_relative_error": naive_error,
+        "error_share_of_drop": share,
+        "n_params": number(found.plan, "n_params"),
+        "n_tokens": number(found.plan, "n_tokens"),
+        "flops_exact": number(found.plan, "flops_exact"),
+        "flops_6nd": number(found.plan, "flops_6nd"),
+        "warnings": (found.plan or {}).get("warnings", []),
+    }
+
+
+def row(run: Run) -> dict[str, Any]:
+    """One run in the table of runs."""
+    result = run.result or {}
+    names = ("n_params", "n_params_total", "n_tokens", "flops_exact", "flops_6nd", "loss", "train_loss_last")
+    names += ("tokens_per_second", "mfu", "seconds", "compile_seconds", "steps")
+    return {
+        "name": run.name,
+        "finished": run.result is not None,
+        "budget_flops": run.budget_flops,
+        **{name: run.number(name) for name in names},
+        "loss_by_corpus": result.get("loss_by_corpus"),
+        "parameters_sha256": result.get("parameters_sha256"),
+    }
+
+
+def total(runs: Sequence[Run], key: str) -> dict[str, Any] | None:
+    """The sum over runs of a figure that carries its kind, such as `{"value": 0.01, "kind": "estimated (TDP)"}`.
+
+    The kind is kept where all runs agree, and listed where they do not; None if no run has the figure.
+    """
+    entries = [run.result.get(key) for run in runs if run.result]
+    known = [e for e in entries if isinstance(e, dict) and number(e, "value") is not None]
+    if not known:
+        return None
+    kinds = sorted({str(e.get("kind", "kind not recorded")) for e in known})
+    value = sum(number(e, "value") or 0.0 for e in known)
+    return {"value": value, "kind": ", ".join(kinds), "runs": len(known), "runs_without": len(runs) - len(known)}
+
+
+def _seconds(found: Gathered) -> float | None:
+    stages = (found.quickstart or {}).get("stages")
+    if isinstance(stages, list):
+        known = [s for s in (number(stage, "seconds") for stage in stages) if s is not None]
+        if known:
+            return sum(known)
+    known = [s for s in (run.number("seconds") for run in found.all_runs) if s is not None]
+    return sum(known) if known else None
+
+
+def _law(law: Law | None) -> dict[str, Any] | None:
+    if law is None:
+        return None
+    named = [*law.parameters.values(), *law.exponents, *law.compute]
+    return {
+        "parameters": {p.name: {"value": p.value, "interval_90": p.interval} for p in named},
+        "status": law.status,
+    }
