@@ -4,11 +4,13 @@ A run's numbers are a function of its RunConfig, the token store's fingerprint, 
 are written to run.json. Quantities along training (warm-up, batch ramp) are in tokens, so they hold across batches.
 """
 
+import tomllib
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from areca.errors import ConfigError, closest
-from areca.files import sha256_json
+from areca.files import read_json, sha256_json
 from areca.model.config import ModelConfig
 
 
@@ -147,6 +149,23 @@ def _value(value: Any, hint: Any, where: str) -> Any:
     return value
 
 
+def load(path: str | Path) -> RunConfig:
+    """The RunConfig in a TOML or JSON file; ConfigError says what in it can't be used."""
+    path = Path(path)
+    if path.suffix == ".json":
+        values = read_json(path)
+    elif path.suffix == ".toml":
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ConfigError(f"{path} does not exist.") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} is not valid TOML ({error}).") from None
+    else:
+        raise ConfigError(f"{path} is neither a .toml nor a .json file.")
+    return from_dict(values, RunConfig, path.name)
+
+
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
     """`["model.d_model: 64 -> 96", ...]`: what changed between two configurations as dictionaries."""
     found: list[str] = []
@@ -161,5 +180,5 @@ def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> l
 
 __all__ = [
     "BatchConfig", "CheckpointConfig", "DataConfig", "EvalConfig", "ModelConfig", "OptimizerConfig", "RunConfig",
-    "ScheduleConfig", "differences", "from_dict", "replace", "to_dict",
+    "ScheduleConfig", "differences", "from_dict", "load", "replace", "to_dict",
 ]  # fmt: skip

@@ -35,7 +35,9 @@ def prepare(threads: int = 0, *, cache: bool = True) -> int:
             )
         return threads
     if "jax" in sys.modules and _backend_started():
-        raise ConfigError("jax has started before areca.runtime.prepare; call prepare first, so that threads are fixed.")
+        raise ConfigError(
+            "jax has started before areca.runtime.prepare; call prepare first, so that threads are fixed."
+        )
     os.environ["NPROC"] = str(threads)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     keep_memory_mapped()

@@ -65,9 +65,7 @@ def _blocks(rows: int, heads: int) -> list[tuple[int, int]]:
 def _probabilities(q_BRK: Array, k_BSK: Array, start: int, stop: int, heads: int) -> Array:
     """Attention of rows start..stop over the sources they see, [B, R, S], in float32."""
     sources = stop // heads
-    score_BRS = jnp.einsum(
-        "brk,bsk->brs", q_BRK[:, start:stop], k_BSK[:, :sources], preferred_element_type=jnp.float32
-    )
+    score_BRS = jnp.einsum("brk,bsk->brs", q_BRK[:, start:stop], k_BSK[:, :sources], preferred_element_type=jnp.float32)
     query_R = jnp.arange(start, stop) // heads
     hidden_RS = query_R[:, None] < jnp.arange(sources)[None, :]
     score_BRS = jnp.where(hidden_RS[None], -jnp.inf, score_BRS * (1.0 / math.sqrt(q_BRK.shape[-1])))

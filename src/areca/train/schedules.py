@@ -55,7 +55,9 @@ def check(schedule: ScheduleConfig, batch: BatchConfig, tokens: int, context: in
             "give more tokens or a smaller batch."
         )
     if schedule.warmup_tokens < 0 or schedule.warmup_tokens > tokens:
-        raise ConfigError(f"schedule.warmup_tokens is {schedule.warmup_tokens}; it must lie between 0 and tokens, {tokens}.")
+        raise ConfigError(
+            f"schedule.warmup_tokens is {schedule.warmup_tokens}; it must lie between 0 and tokens, {tokens}."
+        )
     if not 0.0 <= schedule.final_fraction <= 1.0:
         raise ConfigError(f"schedule.final_fraction is {schedule.final_fraction}; it must lie between 0 and 1.")
     if schedule.name == "rsqrt" and schedule.hold_tokens < 1:

@@ -1,0 +1,54 @@
+"""`areca train`: one run from a configuration file."""
+
+
+def run(argv: list[str]) -> int:
+    """Parses and runs `areca train`."""
+    from areca.cli.options import call
+
+    return call(train, argv, "areca train")
+
+
+def train(
+    config: str,
+    /,
+    *,
+    out: str,
+    resume: bool = False,
+    auto_resume: bool = False,
+    from_step: int | None = None,
+    json: bool = False,
+) -> int:
+    """Train a model, or go on with a run that was stopped.
+
+    CONFIG is a TOML or JSON file; `areca plan --config-out` writes one. A run that was killed or stopped goes on with
+    --resume and ends with the same bits as one that never stopped.
+
+    Example: areca train run.toml --out runs/first
+
+    Args:
+        config: the run's configuration, .toml or .json.
+        out: the run directory to write.
+        resume: go on with the run in --out; refused if there is none.
+        auto_resume: go on if --out holds a run, else start one, for schedulers that repeat one command.
+        from_step: with --resume: go on from this checkpoint and drop later ones.
+        json: print the result for machines.
+    """
+    from areca.cli.progress import run_progress, say
+    from areca.config import load
+    from areca.train.loop import train as train_run
+
+    settings = load(config)
+    how = "auto" if auto_resume else "must" if resume or from_step is not None else "never"
+    with run_progress() as listener:
+        result = train_run(settings, out, resume=how, from_step=from_step, listener=listener, say=say)
+    if json:
+        from areca.cli.options import print_json
+
+        print_json(result)
+    else:
+        print(
+            f"{out}: held-out loss {result['loss']:.4f} nats a token after {result['n_tokens']:,} tokens "
+            f"({result['n_params']:,} parameters without embeddings, {result['flops_exact']:.3g} exact FLOPs, "
+            f"{result['seconds']:.1f} s)"
+        )
+    return 0

@@ -1,0 +1,429 @@
+"""A run from its configuration to result.json: start or resume, step, log, evaluate, save, stop cleanly.
+
+The trajectory is a function of (config, store, versions, topology). What the loop keeps beside the TrainState are
+integers (step, tokens, next example), so a run killed at any instant goes on from its last checkpoint with the same
+bits: metrics past the checkpoint are cut off and computed again.
+"""
+
+import collections
+import contextlib
+import hashlib
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from areca import runtime
+from areca.config import RunConfig, differences, to_dict
+from areca.data.batches import Batches
+from areca.data.store import TokenStore
+from areca.errors import CheckpointError, ConfigError, Interrupted, TrainingError
+from areca.files import read_json, write_json
+from areca.model.counts import (
+    attention_flops_per_token,
+    count_params,
+    exact_flops_per_token,
+    model_flops_utilisation,
+    six_nd,
+)
+from areca.train import schedules
+from areca.train.checkpoint import Checkpoints
+from areca.train.record import RunRecord, read_metrics, read_run_json
+
+RUN_AHEAD = 8  # steps enqueued before their metrics are read (more than 32 with a collective hang XLA on the CPU)
+Resume = Literal["never", "must", "auto"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a listener hears after each step that has been read back. `loss` is the step's training loss."""
+
+    run: str
+    step: int
+    steps: int
+    tokens: int
+    total_tokens: int
+    loss: float
+    tokens_per_second: float
+    mfu: float | None
+    seconds_left: float
+
+
+Listener = Callable[[Progress], None]
+Say = Callable[[str], None]
+
+
+def train(
+    config: RunConfig,
+    run_dir: Path | str,
+    *,
+    resume: Resume = "never",
+    from_step: int | None = None,
+    labels: dict[str, Any] | None = None,
+    listener: Listener | None = None,
+    say: Say = lambda _: None,
+) -> dict[str, Any]:
+    """Trains `config` in `run_dir` and returns the content of result.json.
+
+    Args:
+        resume: "never" refuses a directory that holds a run; "must" goes on and refuses one that holds none;
+            "auto" does what fits and says which. A finished run is returned as it is.
+        from_step: resume from this checkpoint instead of the latest; later ones are dropped.
+        labels: copied into run.json and result.json, for example the budget of a ladder's rung.
+        listener: called after each step with Progress.
+        say: called with a sentence for whatever a user should know (resumed where, topology changed, ...).
+
+    Raises:
+        ConfigError, DataError: settings that can't be used, before anything is written.
+        CheckpointError: nothing to resume, a changed configuration (says what), a damaged checkpoint.
+        TrainingError: the loss is not finite; the last checkpoint is from before.
+        Interrupted: SIGINT or SIGTERM; the state is saved.
+    """
+    run_dir = Path(run_dir)
+    threads = runtime.prepare(config.threads)
+    config = replace(config, model=config.model.resolved(), threads=threads)
+    schedules.check(config.schedule, config.batch, config.tokens, config.data.context)
+    store = TokenStore.open(config.data.store)
+    if store.vocab_size > config.model.vocab_size:
+        raise ConfigError(
+            f"model.vocab_size is {config.model.vocab_size} but the tokenizer of {store.path} has {store.vocab_size} "
+            "tokens; set the model's to at least that."
+        )
+    identity = _identity(config, store, threads, labels or {})
+    done = _look(run_dir, identity, resume, say)
+    if done is not None and from_step is None:
+        return done
+    plan = list(schedules.steps(config.batch, config.tokens, config.data.context))
+    batches = Batches(store, config.data)
+    batches.get(0, max(p.batch for p in plan))  # a corpus smaller than one batch is refused before anything is written
+    with RunRecord(run_dir) as record, _Run(config, store, batches, plan, run_dir, record, identity) as run:
+        run.begin(from_step, say)
+        with _signals() as stop:
+            run.loop(stop, listener)
+        return run.finish(labels or {})
+
+
+def _identity(config: RunConfig, store: TokenStore, threads: int, labels: dict[str, Any]) -> dict[str, Any]:
+    """run.json: all that the numbers depend on."""
+    n = count_params(config.model)
+    settings = to_dict(config)
+    return {
+        "config": settings,
+        "fingerprint": config.fingerprint(),
+        "store": {
+            "path": str(store.path),
+            "fingerprint": store.fingerprint,
+            "tokenizer_sha256": store.tokenizer_sha256,
+            "corpora": [c.name for c in store.corpora],
+        },
+        "versions": runtime.versions(),
+        "topology": runtime.topology(threads),
+        "counts": {
+            "n_params": n.non_embedding,
+            "n_params_total": n.total,
+            "exact_flops_per_token": exact_flops_per_token(config.model, config.data.context),
+            "attention_flops_per_token": attention_flops_per_token(config.model, config.data.context),
+        },
+        "labels": labels,
+    }
+
+
+def _look(run_dir: Path, identity: dict[str, Any], resume: Resume, say: Say) -> dict[str, Any] | None:
+    """Compares the directory with what is asked; the result if the run is finished, None to start or go on."""
+    if not (run_dir / "run.json").exists():
+        if resume == "must":
+            raise CheckpointError(f"{run_dir} holds no run to resume; leave out --resume to start one there.")
+        if run_dir.is_dir() and any(p.name != ".lock" for p in run_dir.iterdir()) and resume == "never":
+            raise ConfigError(f"{run_dir} is not empty and holds no run; choose another --out.")
+        if resume == "auto":
+            say(f"{run_dir} holds no run yet: starting one.")
+        return None
+    if resume == "never":
+        raise CheckpointError(f"{run_dir} holds a run already; go on with --resume or choose another --out.")
+    old = read_run_json(run_dir)
+    # Where the store lies doesn't matter, what it holds does.
+    for one in (old, identity):
+        one["config"]["data"]["store"] = one["store"]["path"]
+    changed = [d for d in differences(old["config"], identity["config"]) if not d.startswith("data.store:")]
+    if changed:
+        raise CheckpointError(
+            f"{run_dir} was trained with another configuration ({'; '.join(changed[:6])}"
+            f"{'; ...' if len(changed) > 6 else ''}); resume with the same one or choose another --out."
+        )
+    if old["store"]["fingerprint"] != identity["store"]["fingerprint"]:
+        raise CheckpointError(
+            f"{run_dir} was trained on a token store with other contents ({old['store']['fingerprint'][:12]}) than "
+            f"{identity['store']['path']} ({identity['store']['fingerprint'][:12]}); resume with the store it had."
+        )
+    moved = [f"{what} {d}" for what in ("versions", "topology") for d in differences(old[what], identity[what])]
+    if moved:
+        say(f"{run_dir} is resumed in another environment, so from here its bits may differ: {'; '.join(moved)}.")
+    return read_json(run_dir / "result.json") if (run_dir / "result.json").exists() else None
+
+
+class _Run:
+    """The moving parts of one run in progress."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        store: TokenStore,
+        batches: Batches,
+        plan: list[schedules.StepPlan],
+        run_dir: Path,
+        record: RunRecord,
+        identity: dict[str, Any],
+    ) -> None:
+        self.config, self.store, self.batches, self.plan = config, store, batches, plan
+        self.run_dir, self.record, self.identity = run_dir, record, identity
+        self.pending: collections.deque[tuple[schedules.StepPlan, float, Any]] = collections.deque()
+        self.compile_seconds = 0.0
+        self.seconds = 0.0
+        self.step = 0
+
+    def __enter__(self) -> "_Run":
+        c = self.config.checkpoint
+        self.checkpoints = Checkpoints(self.run_dir / "checkpoints", c.keep_last, c.keep_every_steps)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.checkpoints.close()
+
+    def begin(self, from_step: int | None, say: Say) -> None:
+        """Compiles, then makes the first state or restores one, and brings the record to that step."""
+        import jax
+
+        from areca.train import efficiency, step
+        from areca.train.evaluate import Evaluator
+
+        c = self.config
+        if not (self.run_dir / "run.json").exists():
+            self.record.write_run_json(self.identity)
+        entry = self.checkpoints.latest() if from_step is None else self.checkpoints.entry(from_step)
+        if from_step is not None:
+            self.checkpoints.verify(from_step)
+            (self.run_dir / "result.json").unlink(missing_ok=True)
+            self.checkpoints.rewind(from_step)
+        resumed = bool(read_metrics(self.run_dir)) or entry is not None
+
+        self.peak, self.peak_source = efficiency.peak_flops(jax.devices()[0])
+        started = time.perf_counter()
+        abstract = jax.eval_shape(lambda: step.init_state(c.model, c.optimizer, c.seed))
+        sizes = sorted({p.batch for p in self.plan})
+        self.programs = {b: step.compile_step(c.model, c.optimizer, abstract, b, c.data.context) for b in sizes}
+        self.evaluate = Evaluator(c, self.store, abstract.params)
+        if entry is None:
+            self.state = jax.jit(lambda: step.init_state(c.model, c.optimizer, c.seed))()
+        else:
+            self.state, host = self.checkpoints.restore(entry, abstract)
+            self.step = int(host["step"])
+        jax.block_until_ready(self.state)
+        self.compile_seconds = time.perf_counter() - started
+        self.record.truncate_metrics(self.step)
+        self.seconds = sum(row["seconds"] for row in read_metrics(self.run_dir))
+        self.record.append_event("resume" if resumed else "start", step=self.step, peak_flops=self.peak,
+                                 peak_source=self.peak_source, compile_seconds=self.compile_seconds)  # fmt: skip
+        if resumed:
+            what = "its checkpoint" if entry is not None else "the start (it has no checkpoint yet)"
+            say(f"{self.run_dir} goes on from {what} at step {self.step} of {len(self.plan)}.")
+
+    def loop(self, stop: "_Stop", listener: Listener | None) -> None:
+        """Takes the remaining steps."""
+        import numpy as np
+
+        c = self.config
+        todo = self.plan[self.step :]
+        with contextlib.closing(self.batches.iterate((p.first_example, p.batch) for p in todo)) as data:
+            self.last_read = time.perf_counter()
+            for p, tokens in zip(todo, data, strict=True):
+                before = p.tokens - p.batch * c.data.context
+                # The rate of the middle of the step: a warm-up's first step then moves, its last is at the peak.
+                middle = before + (p.tokens - before) // 2
+                rate = c.optimizer.learning_rate * schedules.learning_rate_fraction(c.schedule, middle, c.tokens)
+                self.state, metrics = self.programs[p.batch](self.state, tokens, np.float32(rate))
+                self.pending.append((p, rate, metrics))
+                self.step = p.step
+                while len(self.pending) > RUN_AHEAD:
+                    self._read_one(listener)
+                every = c.evaluation.every_tokens
+                if every and p.tokens // every > before // every and p.step < len(self.plan):
+                    self._drain(listener)
+                    self._evaluate(p.step)
+                if p.step == len(self.plan) or (c.checkpoint.every_steps and p.step % c.checkpoint.every_steps == 0):
+                    self._drain(listener)
+                    self._save()
+                if stop.signal and p.step < len(self.plan):
+                    self._drain(listener)
+                    self._stop(stop.signal)
+                self.checkpoints.check()
+
+    def finish(self, labels: dict[str, Any]) -> dict[str, Any]:
+        """Evaluates, writes result.json and returns it."""
+        self.checkpoints.wait()
+        held_out = self._evaluate(self.step)
+        rows = read_metrics(self.run_dir)
+        last = rows[-max(1, len(rows) // 20) :]
+        c, tokens = self.config, self.plan[-1].tokens
+        n = count_params(c.model)
+        # The steady state: the median step, so that compilation, saves and evaluations do not count.
+        steady = sorted(r["tokens_per_second"] for r in rows)[len(rows) // 2]
+        result = {
+            "n_params": n.non_embedding,
+            "n_params_total": n.total,
+            "n_tokens": tokens,
+            "flops_6nd": six_nd(c.model, tokens),
+            "flops_exact": exact_flops_per_token(c.model, c.data.context) * tokens,
+            "loss": held_out["loss"],
+            "loss_by_corpus": held_out["by_corpus"],
+            "heldout_tokens": held_out["tokens"],
+            "train_loss_last": sum(r["loss"] for r in last) / len(last),
+            "steps": self.step,
+            "seconds": self.seconds,
+            "compile_seconds": self.compile_seconds,
+            "tokens_per_second": steady,
+            "mfu": self._mfu(steady),
+            "peak_flops": self.peak,
+            "peak_source": self.peak_source,
+            "parameters_sha256": parameters_sha256(self.state.params),
+            "fingerprint": self.identity["fingerprint"],
+            "labels": labels,
+        } | _footprint(self.seconds, self.identity["topology"])
+        write_json(self.run_dir / "result.json", result)
+        self.record.append_event("finish", step=self.step, loss=result["loss"])
+        return result
+
+    def _read_one(self, listener: Listener | None) -> None:
+        """Waits for the oldest step in flight, checks it and logs it."""
+        import numpy as np
+
+        from areca.train.step import METRICS
+
+        p, rate, metrics = self.pending.popleft()
+        values = dict(zip(METRICS, map(float, np.asarray(metrics)), strict=True))
+        now = time.perf_counter()
+        seconds, self.last_read = now - self.last_read, now
+        self.seconds += seconds
+        speed = p.batch * self.config.data.context / seconds
+        mfu = self._mfu(speed)
+        self.record.append_metrics(
+            {
+                "step": p.step,
+                "tokens": p.tokens,
+                **values,
+                "learning_rate": rate,
+                "batch": p.batch,
+                "tokens_per_second": speed,
+                "mfu": mfu,
+                "seconds": seconds,
+            }  # fmt: skip
+        )
+        if not all(math.isfinite(values[m]) for m in ("loss", "z_loss", "grad_norm", "update_norm", "param_norm")):
+            latest = self.checkpoints.latest()
+            self.record.append_event("not_finite", step=p.step, **values)
+            raise TrainingError(
+                f"at step {p.step} the loss is {values['loss']} and the gradient norm {values['grad_norm']}: training has "
+                f"diverged; lower optimizer.learning_rate ({self.config.optimizer.learning_rate}) or lengthen the warm-up"
+                f" ({f'the checkpoint of step {latest.step} is from before' if latest else 'nothing was saved yet'})."
+            )
+        if listener:
+            left = len(self.plan) - p.step
+            listener(Progress(self.run_dir.name, p.step, len(self.plan), p.tokens, self.plan[-1].tokens, values["loss"],
+                              speed, mfu, left * self.seconds / p.step))  # fmt: skip
+
+    def _drain(self, listener: Listener | None) -> None:
+        while self.pending:
+            self._read_one(listener)
+
+    def _save(self) -> None:
+        """Saves the state; every step up to it has been read and found finite, and its metrics are on disk."""
+        if (latest := self.checkpoints.latest()) is not None and latest.step == self.step:
+            return
+        self.record.sync()
+        started = time.perf_counter()
+        self.checkpoints.save(self.step, self.state, {"step": self.step, "tokens": self.plan[self.step - 1].tokens})
+        self.record.append_event("save", step=self.step, blocked_seconds=time.perf_counter() - started)
+        self.last_read = time.perf_counter()
+
+    def _evaluate(self, step: int) -> dict[str, Any]:
+        held_out = self.evaluate(self.state.params)
+        self.record.append_event("evaluate", step=step, tokens=self.plan[step - 1].tokens, **{
+            k: v for k, v in held_out.items() if k != "tokens"})  # fmt: skip
+        if not math.isfinite(held_out["loss"]):
+            raise TrainingError(f"the held-out loss at step {step} is {held_out['loss']}: training has diverged.")
+        self.last_read = time.perf_counter()
+        return held_out
+
+    def _stop(self, number: int) -> None:
+        self._save()
+        self.checkpoints.wait()
+        self.record.append_event("interrupt", step=self.step, signal=signal.Signals(number).name)
+        raise Interrupted(
+            f"stopped by {signal.Signals(number).name} at step {self.step} of {len(self.plan)}, which is saved; "
+            "go on with --resume."
+        )
+
+    def _mfu(self, tokens_per_second: float) -> float | None:
+        if self.peak is None:
+            return None
+        return model_flops_utilisation(
+            self.config.model,
+            context=self.config.data.context,
+            tokens_per_second=tokens_per_second,
+            chips=1,
+            peak_flops_per_chip=self.peak,
+        )
+
+
+def _footprint(seconds: float, topology: dict[str, Any]) -> dict[str, Any]:
+    """Energy and carbon of the run: an estimate from the cores in use on a CPU, unknown elsewhere."""
+    from areca.footprint.energy import estimate_run
+
+    if topology["backend"] != "cpu":
+        unknown = {"value": None, "kind": f"unknown: no sensor is read for {topology['device_kind']}"}
+        return {"energy_kwh": unknown, "carbon_kg": unknown}
+    return estimate_run(seconds, min(topology["threads"], runtime.available_cores()))
+
+
+def parameters_sha256(params: Any) -> str:
+    """SHA-256 over every parameter's path, shape, type and bytes: equal digests mean equal bits."""
+    import jax
+    import numpy as np
+
+    digest = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+        value = np.asarray(leaf)
+        digest.update(f"{jax.tree_util.keystr(path)} {value.shape} {value.dtype}\n".encode())
+        digest.update(np.ascontiguousarray(value).tobytes())
+    return digest.hexdigest()
+
+
+class _Stop:
+    signal: int = 0
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[_Stop]:
+    """Turns the first SIGINT or SIGTERM into a request to save and stop; the second acts as usual."""
+    stop, old = _Stop(), {}
+
+    def request(number: int, _: Any) -> None:
+        stop.signal = number
+        signal.signal(number, old[number])
+
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            old[number] = signal.getsignal(number)
+            signal.signal(number, request)
+    except ValueError:  # not the main thread: whoever owns the process handles signals
+        old = {}
+    try:
+        yield stop
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+__all__ = ["Listener", "Progress", "Resume", "parameters_sha256", "train"]
