@@ -1,0 +1,156 @@
+"""What a fit does not know: bootstrap samples of the law, intervals on its parameters and on a new run's loss.
+
+Three ways of drawing a sample:
+
+- `parametric` (the default below 60 rows): the law is refitted to its own predictions plus normal noise. The noise
+  has the residuals' standard deviation with n - 5 degrees of freedom, itself drawn anew for every sample from its
+  chi-square distribution, which makes the intervals as wide as Student's t demands for a ladder of 12 to 20 runs.
+  Pairs would leave some samples of so small a table without a size or a budget.
+- `residual`: residuals, inflated by sqrt(n / (n - 5)), are drawn with replacement.
+- `pairs` (the default from 60 rows): rows are drawn with replacement; it asks nothing of the noise.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from areca.errors import ConfigError, FitError
+from areca.laws.observations import Observations
+from areca.laws.parametric import PARAMETERS, ParametricFit, Problem
+from areca.laws.solver import N_PARAMETERS, predict_log_loss
+
+Method = Literal["auto", "parametric", "residual", "pairs"]
+PAIRS_FROM_ROWS = 60
+MAX_FAILED = 0.05
+KEPT = 400  # samples written to law.json
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """Samples of the law."""
+
+    theta: np.ndarray  # [S, 5]: ln A, ln B, ln E, alpha, beta
+    sigma: np.ndarray  # [S] standard deviation of one run's ln L in that sample
+    method: str
+    failed: int  # samples whose refit did not converge; they are left out
+
+    def predict_log(self, n_params: Any, n_tokens: Any) -> np.ndarray:
+        """ln L of every sample at each (N, D) pair -> [S, points]."""
+        n, d = np.broadcast_arrays(np.log(np.atleast_1d(n_params)), np.log(np.atleast_1d(n_tokens)))
+        return predict_log_loss(self.theta, n.astype(float), d.astype(float))
+
+    def parameter_intervals(self, level: float = 0.90) -> dict[str, list[float]]:
+        """Percentile intervals of A, B, E, alpha, beta and the exponents of N and D on the frontier of C = 6 N D."""
+        alpha, beta = self.theta[:, 3], self.theta[:, 4]
+        values = {
+            **{name: np.exp(self.theta[:, k]) for k, name in enumerate("ABE")},
+            "alpha": alpha,
+            "beta": beta,
+            "n_exponent": beta / (alpha + beta),
+            "d_exponent": alpha / (alpha + beta),
+        }
+        return {name: interval(v, level) for name, v in values.items()}
+
+    def standard_errors(self) -> dict[str, float]:
+        """Standard deviations over the samples."""
+        columns = np.concatenate([np.exp(self.theta[:, :3]), self.theta[:, 3:]], axis=1)
+        return {name: float(columns[:, k].std(ddof=1)) for k, name in enumerate(PARAMETERS)}
+
+    def thinned(self, count: int = KEPT) -> "Bootstrap":
+        """The first `count` samples (they are independent)."""
+        return Bootstrap(self.theta[:count], self.sigma[:count], self.method, self.failed)
+
+
+def bootstrap(
+    observations: Observations, fit: ParametricFit, *, samples: int = 1000, seed: int = 0, method: Method = "auto"
+) -> Bootstrap:
+    """Refits the law to `samples` resampled tables by the objective of `fit`, all at once.
+
+    FitError when more than 5% of the refits do not converge.
+    """
+    if samples < 20:
+        raise ConfigError(f"the bootstrap has {samples} samples; an interval needs at least 20.")
+    if method == "auto":
+        method = "pairs" if len(observations) >= PAIRS_FROM_ROWS else "parametric"
+    n, freedom = len(observations), fit.degrees_of_freedom
+    problem = Problem.of(observations, fit.objective, fit.delta)
+    centre = problem.centre(fit.theta[None, :])
+    expected = predict_log_loss(centre, problem.x, problem.y)[0]
+    residual = problem.target - expected
+    generator = np.random.default_rng([seed, 0xB007])
+    target, weight, sigma = problem.target[None, :], np.ones((1, n)), np.full(samples, fit.sigma)
+    if method == "parametric":
+        sigma = fit.sigma * np.sqrt(freedom / generator.chisquare(freedom, samples))
+        target = expected + sigma[:, None] * generator.standard_normal((samples, n))
+    elif method == "residual":
+        inflated = (residual - residual.mean()) * np.sqrt(n / freedom)
+        target = expected + inflated[generator.integers(0, n, (samples, n))]
+    else:
+        drawn = generator.integers(0, n, (samples, n))
+        weight = np.apply_along_axis(np.bincount, 1, drawn, minlength=n).astype(np.float64)
+        sigma = np.sqrt((weight * residual**2).sum(axis=1) / freedom)
+    theta, converged = solve_samples(problem, centre, target, weight, samples)
+    failed = int((~converged).sum())
+    if failed > MAX_FAILED * samples:
+        raise FitError(
+            f"{failed} of {samples} bootstrap refits did not converge, so the intervals can't be trusted; "
+            "add runs over a wider range of N and D, or try --objective l2."
+        )
+    return Bootstrap(problem.uncentre(theta[converged]), sigma[converged], method, failed)
+
+
+def solve_samples(
+    problem: Problem, centre: np.ndarray, target: np.ndarray, weight: np.ndarray, samples: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Each sample's law from the best of two starts: the fit itself and the fit with a lower floor."""
+    low = centre.copy()
+    low[:, 2] -= 0.5
+    low[:, 3:5] *= 0.7
+    best = None
+    for start in (centre, low):
+        found = problem.solve(np.repeat(start, samples, axis=0), target, weight)
+        value = np.where(found.converged, found.objective, np.inf)
+        if best is None:
+            best = (value, found.theta.copy(), found.converged.copy())
+        else:
+            better = value < best[0]
+            best[1][better] = found.theta[better]
+            best[2][better] = True
+    assert best is not None
+    return best[1], best[2]
+
+
+def interval(values: np.ndarray, level: float) -> list[float]:
+    """[low, high]: the central percentile interval."""
+    tail = 50 * (1 - level)
+    low, high = np.percentile(values, [tail, 100 - tail])
+    return [float(low), float(high)]
+
+
+def predict_interval(
+    fit: ParametricFit, samples: Bootstrap, n_params: float, n_tokens: float, level: float = 0.90
+) -> tuple[float, float]:
+    """(low, high) in nats: where the loss of one new run at (N, D) falls with probability `level`.
+
+    Both sources are in it: the law's own uncertainty (the samples' spread at this point) and the noise of a single run
+    (each sample's sigma). The predictive distribution is the mixture over samples of normals in ln L; its quantiles are
+    computed, not drawn, so the interval has no noise beyond the samples'.
+    """
+    from scipy.optimize import brentq
+    from scipy.special import ndtr
+
+    if not 0 < level < 1:
+        raise ConfigError(f"level is {level}; a probability between 0 and 1 is needed, such as 0.9.")
+    centre = samples.predict_log(n_params, n_tokens)[:, 0]
+    sigma = np.maximum(samples.sigma, 1e-12)
+    span = 12 * sigma.max() + np.ptp(centre)
+
+    def quantile(p: float) -> float:
+        return float(brentq(lambda v: ndtr((v - centre) / sigma).mean() - p, centre.min() - span, centre.max() + span))
+
+    low, high = quantile((1 - level) / 2), quantile((1 + level) / 2)
+    return float(np.exp(low)), float(np.exp(high))
+
+
+__all__ = ["KEPT", "N_PARAMETERS", "Bootstrap", "bootstrap", "interval", "predict_interval"]

@@ -1,0 +1,149 @@
+"""`fit_laws`: every law the rows can carry, with intervals, as one object that is written to and read from law.json."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from areca.errors import DataError
+from areca.files import read_json, write_json
+from areca.laws.bootstrap import KEPT, Bootstrap, bootstrap, predict_interval
+from areca.laws.compute import PF_DAY, fit_compute
+from areca.laws.isoflop import LEVEL, fit_isoflop
+from areca.laws.observations import Observations
+from areca.laws.parametric import Objective, ParametricFit, fit_parametric
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class LawReport:
+    """The parametric law with its samples, and what the budgets say by themselves (None, with a note, if nothing)."""
+
+    parametric: ParametricFit
+    samples: Bootstrap
+    intervals: dict[str, list[float]]  # of the parameters, at `level`
+    standard_errors: dict[str, float]
+    isoflop: dict[str, Any] | None
+    compute: dict[str, Any] | None
+    compute_with_floor: dict[str, Any] | None
+    observations: Observations
+    level: float = LEVEL
+    seed: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def predict(self, n_params: Any, n_tokens: Any) -> np.ndarray:
+        """Loss in nats per token."""
+        return self.parametric.predict(n_params, n_tokens)
+
+    def predict_interval(self, n_params: float, n_tokens: float, level: float = 0.90) -> tuple[float, float]:
+        """(low, high) in nats for one new run."""
+        return predict_interval(self.parametric, self.samples, n_params, n_tokens, level)
+
+    def to_dict(self) -> dict[str, Any]:
+        """law.json. At most 400 samples are written; the intervals are of all that were drawn."""
+        kept = self.samples.thinned(KEPT)
+        parametric = {
+            **self.parametric.to_dict(),
+            "intervals": self.intervals,
+            "standard_errors": self.standard_errors,
+            "level": self.level,
+            "bootstrap": kept.theta.tolist(),
+            "bootstrap_columns": ["lnA", "lnB", "lnE", "alpha", "beta"],
+            "bootstrap_sigma": kept.sigma.tolist(),
+            "bootstrap_method": kept.method,
+            "bootstrap_failed": kept.failed,
+        }
+        return {
+            "format": FORMAT,
+            "equation": "L(N, D) = E + A / N^alpha + B / D^beta, nats per token; N without embeddings",
+            "objective": self.parametric.objective,
+            "delta": self.parametric.delta,
+            "seed": self.seed,
+            "pf_day_flops": PF_DAY,
+            "parametric": parametric,
+            "isoflop": self.isoflop,
+            "compute": self.compute,
+            "compute_with_floor": self.compute_with_floor,
+            "columns": self.observations.columns,
+            "observations": self.observations.to_dicts(),
+            "notes": self.notes,
+        }
+
+    @staticmethod
+    def from_dict(values: dict[str, Any], where: str = "law.json") -> "LawReport":
+        """The inverse of `to_dict`, but for the samples not written; DataError when a part is missing."""
+        try:
+            p = values["parametric"]
+            samples = Bootstrap(
+                np.array(p["bootstrap"], dtype=np.float64).reshape(-1, 5),
+                np.array(p["bootstrap_sigma"], dtype=np.float64),
+                p["bootstrap_method"],
+                p["bootstrap_failed"],
+            )
+            return LawReport(
+                parametric=ParametricFit.from_dict(p),
+                samples=samples,
+                intervals=p["intervals"],
+                standard_errors=p["standard_errors"],
+                isoflop=values["isoflop"],
+                compute=values["compute"],
+                compute_with_floor=values["compute_with_floor"],
+                observations=Observations.from_dicts(values["observations"], columns=values["columns"]),
+                level=p["level"],
+                seed=values["seed"],
+                notes=list(values["notes"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            raise DataError(f"{where} is not a law written by `areca fit` ({reason}); fit it again.") from None
+
+    def save(self, path: Path | str) -> None:
+        """Writes law.json, atomically."""
+        write_json(path, self.to_dict())
+
+    @staticmethod
+    def load(path: Path | str) -> "LawReport":
+        return LawReport.from_dict(read_json(path), str(path))
+
+
+def fit_laws(
+    observations: Observations,
+    *,
+    objective: Objective = "huber",
+    delta: float = 1e-3,
+    drop_highest: int = 0,
+    samples: int = 1000,
+    seed: int = 0,
+    level: float = LEVEL,
+) -> LawReport:
+    """Fits L(N, D) with its bootstrap, the isoFLOP valleys and L(C). FitError when L(N, D) can't be had."""
+    observations = observations.drop_highest(drop_highest)
+    fit = fit_parametric(observations, objective=objective, delta=delta)
+    drawn = bootstrap(observations, fit, samples=samples, seed=seed)
+    notes = list(observations.notes)
+    if fit.at_bound:
+        notes.append(
+            f"{' and '.join(fit.at_bound)} ended at the edge of what the fit allows: the rows do not determine it."
+        )
+    valleys = fit_isoflop(observations, samples=samples, seed=seed, level=level)
+    compute = floor = None
+    if valleys is None:
+        notes.append("no budget is shared by at least 4 sizes, so there are no isoFLOP valleys and no L(C).")
+    else:
+        notes += valleys.notes
+        compute, floor = fit_compute(valleys), fit_compute(valleys, with_floor=True)
+    return LawReport(
+        parametric=fit,
+        samples=drawn,
+        intervals=drawn.parameter_intervals(level),
+        standard_errors=drawn.standard_errors(),
+        isoflop=valleys.to_dict() if valleys else None,
+        compute=compute.to_dict() if compute else None,
+        compute_with_floor=floor.to_dict() if floor else None,
+        observations=observations,
+        level=level,
+        seed=seed,
+        notes=notes,
+    )
