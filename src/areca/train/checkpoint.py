@@ -9,9 +9,6 @@ its data still looks like a step to it. So the record is the authority: a checkp
 the latest is the last one listed (not the highest number), and its files are compared with their digests before orbax
 sees them. The order of a save is: commit by orbax, digests, record; of a deletion: record, directory. A process killed
 between any two of these leaves directories that the record does not list, and the next writer sweeps them away.
-
-The state is a pytree of jax arrays (numpy arrays and Python numbers too); it is stored flat, by the dotted path of each
-leaf, so that what is on disk does not depend on the classes that the code uses today.
 """
 
 import errno
@@ -22,36 +19,16 @@ import re
 import shutil
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from areca.errors import CheckpointError, DataError
-from areca.files import read_json, sha256_file, sha256_json, sync_directory, write_json
+from areca.errors import CheckpointError, ConfigError
+from areca.files import sync_directory
+from areca.train.checkpoint_files import RECORD, Entry, digests, fault, read_record, write_record
 
 State = TypeVar("State")
 
-RECORD = "record.json"
 _OURS = re.compile(r"\d+|.*\.orbax-checkpoint-tmp.*|\.record\.json\..*\.tmp")  # what a writer may sweep away
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One checkpoint, as the record lists it."""
-
-    step: int
-    files: Mapping[str, str]  # path relative to the step directory -> SHA-256
-    host: Mapping[str, Any]  # the small state outside the arrays: tokens seen, index of the next example, ...
-    digest: str  # SHA-256 over step, files and host
-
-    @classmethod
-    def of(cls, step: int, files: dict[str, str], host: dict[str, Any]) -> "Entry":
-        """The entry for these contents."""
-        return cls(step, files, host, sha256_json({"step": step, "files": files, "host": host}))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The entry as it stands in record.json."""
-        return {"step": self.step, "digest": self.digest, "files": dict(self.files), "host": dict(self.host)}
 
 
 class Checkpoints:
@@ -67,8 +44,13 @@ class Checkpoints:
     def __init__(
         self, directory: Path | str, keep_last: int = 2, keep_every_steps: int = 0, *, writable: bool = True
     ) -> None:
+        if keep_last < 1 or keep_every_steps < 0:
+            raise ConfigError(
+                f"checkpoint.keep_last is {keep_last} and keep_every_steps {keep_every_steps}; keep at least the last 1,"
+                " and every 0 (none) or more steps."
+            )
         self.directory = Path(directory).absolute()
-        self.keep_last = max(1, keep_last)
+        self.keep_last = keep_last
         self.keep_every_steps = keep_every_steps
         self.writable = writable
         self._entries: tuple[Entry, ...] = ()
@@ -103,9 +85,9 @@ class Checkpoints:
     def verify(self, entry: Entry | int) -> Entry:
         """Compares a checkpoint's files with their recorded digests; CheckpointError names the first that differs."""
         entry = self.entry(entry) if isinstance(entry, int) else entry
-        fault = self._fault(entry)
-        if fault:
-            raise CheckpointError(f"checkpoint step {entry.step} in {self.directory} {fault}; {self._way_out(entry)}.")
+        wrong = fault(self._path(entry.step), entry)
+        if wrong:
+            raise CheckpointError(f"checkpoint step {entry.step} in {self.directory} {wrong}; {self._way_out(entry)}.")
         return entry
 
     def restore(self, entry: Entry | int, example: State) -> tuple[State, dict[str, Any]]:
@@ -121,33 +103,24 @@ class Checkpoints:
         Raises:
             CheckpointError: a file is damaged, missing or extra, or the state has other leaves, shapes or dtypes.
         """
-        import jax
-        import orbax.checkpoint as ocp
+        from areca.train import checkpoint_leaves as leaves
 
         self._finish()
         entry = self.verify(entry)
-        paths, structure = jax.tree_util.tree_flatten_with_path(example)
-        wanted = {_name(path): leaf for path, leaf in paths}
-        path = self._path(entry.step)
+        wanted = leaves.abstract(example)
         try:
-            with jax.transfer_guard("allow"):
-                stored = self._checkpointer().metadata(path).item_metadata.tree
-                abstract = {name: _abstract(leaf) for name, leaf in wanted.items()}
-                abstract = {name: leaf for name, leaf in abstract.items() if leaf.size}
-                self._compare(entry.step, stored, abstract)
-                arguments = ocp.args.PyTreeRestore(
-                    item=abstract, restore_args=ocp.checkpoint_utils.construct_restore_args(abstract)
-                )
-                loaded = self._checkpointer().restore(path, args=arguments)
-                leaves = [_thaw(loaded.get(name), leaf) for name, leaf in wanted.items()]
-        except CheckpointError:
-            raise
+            loaded = self._load(self._path(entry.step), wanted)
         except Exception as error:
             raise CheckpointError(
-                f"checkpoint step {entry.step} in {self.directory} is intact but can't be loaded"
-                f" ({_brief(error)}); {self._way_out(entry)}."
+                f"checkpoint step {entry.step} in {self.directory} is intact but can't be loaded ({_brief(error)});"
+                f" {self._way_out(entry)}."
             ) from error
-        return jax.tree_util.tree_unflatten(structure, leaves), json.loads(json.dumps(dict(entry.host)))
+        if isinstance(loaded, str):
+            raise CheckpointError(
+                f"checkpoint step {entry.step} in {self.directory} is of another model or optimizer: {loaded};"
+                " use the configuration that it was saved with."
+            )
+        return leaves.unflatten(loaded, example), json.loads(json.dumps(dict(entry.host)))
 
     # --- writing
 
@@ -167,6 +140,8 @@ class Checkpoints:
         import jax
         import orbax.checkpoint as ocp
 
+        from areca.train import checkpoint_leaves as leaves
+
         self._finish()
         self._must_write()
         latest = self.latest()
@@ -176,11 +151,9 @@ class Checkpoints:
                 " rewind to an earlier step first."
             )
         host = json.loads(json.dumps(dict(host), allow_nan=False))
-        leaves = {_name(path): _freeze(leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]}
-        leaves = {name: leaf for name, leaf in leaves.items() if leaf.size}  # orbax refuses arrays without elements
         try:
             with jax.transfer_guard("allow"):
-                self._checkpointer().save(self._path(step), args=ocp.args.PyTreeSave(leaves))
+                self._checkpointer().save(self._path(step), args=ocp.args.PyTreeSave(leaves.flatten(state)))
         except Exception as error:
             self._sweep()
             raise self._explain(step, error) from error
@@ -224,20 +197,20 @@ class Checkpoints:
     def _open(self) -> None:
         record = self.directory / RECORD
         if record.exists():
-            self._entries = _read_record(record)
+            self._entries = read_record(record)
         elif self.directory.is_dir() and any(p.name.isdigit() for p in self.directory.iterdir()):
             raise CheckpointError(
                 f"{record} is missing although there are checkpoints beside it; restore it, or remove {self.directory}"
                 " to start over."
             )
         elif self.writable:
-            write_json(record, {"checkpoints": []})
+            write_record(record, ())
         if self.writable:
             self._sweep()
 
     def _replace(self, entries: tuple[Entry, ...]) -> None:
         """Makes `entries` the record, then deletes the directories that it no longer lists."""
-        write_json(self.directory / RECORD, {"checkpoints": [e.to_dict() for e in entries]})
+        write_record(self.directory / RECORD, entries)
         self._entries = entries
         self._sweep()
 
@@ -262,7 +235,7 @@ class Checkpoints:
         """Waits for orbax' commit, digests the files, records them, drops what retention lets go."""
         try:
             self._checkpointer().wait_until_finished()
-            entry = Entry.of(step, _digests(self._path(step)), host)
+            entry = Entry.of(step, digests(self._path(step)), host)
             sync_directory(self.directory)
             self._replace(self._kept((*self._entries, entry)))
         except BaseException as error:
@@ -301,6 +274,20 @@ class Checkpoints:
             self._orbax = _orbax_checkpointer()
         return self._orbax
 
+    def _load(self, path: Path, wanted: Mapping[str, Any]) -> Mapping[str, Any] | str:
+        """The stored leaves as `wanted` has them, or how they differ from it."""
+        import jax
+        import orbax.checkpoint as ocp
+
+        from areca.train.checkpoint_leaves import mismatch
+
+        with jax.transfer_guard("allow"):
+            different = mismatch(self._checkpointer().metadata(path).item_metadata.tree, wanted)
+            if different is not None:
+                return different
+            how = ocp.checkpoint_utils.construct_restore_args(wanted)
+            return self._checkpointer().restore(path, args=ocp.args.PyTreeRestore(item=wanted, restore_args=how))
+
     def _path(self, step: int) -> Path:
         return self.directory / str(step)
 
@@ -308,79 +295,15 @@ class Checkpoints:
         if not self.writable:
             raise CheckpointError(f"{self.directory} is open for reading only; open it with writable=True to save.")
 
-    def _fault(self, entry: Entry) -> str | None:
-        """What is wrong with a checkpoint's files, as the rest of a sentence, or None."""
-        directory = self._path(entry.step)
-        if not directory.is_dir():
-            return "is in the record but its directory is missing"
-        if entry.digest != Entry.of(entry.step, dict(entry.files), dict(entry.host)).digest:
-            return f"is damaged: its entry in {RECORD} does not have the digest {entry.digest[:12]} written with it"
-        present = set(_files(directory))
-        for name in sorted(entry.files.keys() - present):
-            return f"is damaged: its file {name} is missing"
-        for name in sorted(present - entry.files.keys()):
-            return f"is damaged: its file {name} is not one that was saved"
-        for name, digest in entry.files.items():
-            if sha256_file(directory / name) != digest:
-                return f"is damaged: its file {name} does not have the SHA-256 {digest[:12]}... recorded at the save"
-        return None
-
     def _way_out(self, entry: Entry) -> str:
         for older in reversed(self._entries):
-            if older.step < entry.step and self._fault(older) is None:
+            if older.step < entry.step and fault(self._path(older.step), older) is None:
                 return (
                     f"the older checkpoint of step {older.step} is intact: go on from it with --from-step {older.step}"
                 )
         return (
             "no older checkpoint is intact, so restore the files from a copy or start the run again in a new directory"
         )
-
-    def _compare(self, step: int, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-        """Raises CheckpointError if the stored leaves are not those that the caller's state has."""
-        head = f"checkpoint step {step} in {self.directory} is of another model or optimizer"
-        for name in sorted(wanted.keys() - stored.keys()):
-            raise CheckpointError(f"{head}: it has no {name}; use the configuration that it was saved with.")
-        for name in sorted(stored.keys() - wanted.keys()):
-            raise CheckpointError(
-                f"{head}: it has {name}, which this one lacks; use the configuration it was saved with."
-            )
-        for name, ours in wanted.items():
-            theirs = stored[name]
-            if tuple(ours.shape) != tuple(theirs.shape) or str(ours.dtype) != str(theirs.dtype):
-                raise CheckpointError(
-                    f"{head}: its {name} is {theirs.dtype}{list(theirs.shape)} and this one's"
-                    f" {ours.dtype}{list(ours.shape)}; use the configuration it was saved with."
-                )
-
-
-def _read_record(path: Path) -> tuple[Entry, ...]:
-    try:
-        rows = read_json(path)["checkpoints"]
-        return tuple(Entry(int(r["step"]), dict(r["files"]), dict(r["host"]), str(r["digest"])) for r in rows)
-    except (DataError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} can't be read as the record of checkpoints ({_brief(error)}); restore it from a copy, or remove"
-            f" {path.parent} to start over."
-        ) from None
-
-
-def _files(directory: Path) -> list[str]:
-    return sorted(p.relative_to(directory).as_posix() for p in directory.rglob("*") if not p.is_dir())
-
-
-def _digests(directory: Path) -> dict[str, str]:
-    """SHA-256 of every file under `directory`, each made durable first."""
-    found: dict[str, str] = {}
-    for name in _files(directory):
-        handle = os.open(directory / name, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        found[name] = sha256_file(directory / name)
-    if not found:
-        raise CheckpointError(f"{directory} is empty after its save.")
-    return found
 
 
 def _disk_is_full(error: BaseException | None) -> bool:
@@ -398,56 +321,6 @@ def _brief(error: BaseException) -> str:
     """The first line of an error's message, without the full stop."""
     lines = str(error).strip().splitlines()
     return (lines[0] if lines else type(error).__name__).strip().rstrip(".")[:300]
-
-
-def _name(path: tuple[Any, ...]) -> str:
-    import jax
-
-    return jax.tree_util.keystr(path, simple=True, separator=".") or "state"
-
-
-def _is_key(leaf: Any) -> bool:
-    """True for an array of typed random keys, which are stored as their uint32 words."""
-    import jax
-
-    return isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _freeze(leaf: Any) -> Any:
-    """A leaf as orbax stores it; what the caller could still change is copied."""
-    import jax
-    import numpy as np
-
-    if _is_key(leaf):
-        return jax.random.key_data(leaf)
-    return leaf if isinstance(leaf, jax.Array) else np.array(leaf)
-
-
-def _abstract(leaf: Any) -> Any:
-    """Shape, dtype and sharding that a leaf is to be restored with."""
-    import jax
-    import numpy as np
-
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        if leaf.sharding is None:
-            here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here)
-        return leaf
-    leaf = _freeze(leaf)
-    if isinstance(leaf, jax.Array):
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
-    return np.empty(leaf.shape, leaf.dtype)
-
-
-def _thaw(value: Any, example: Any) -> Any:
-    """A restored leaf as the kind that the example has."""
-    import jax
-
-    if value is None:  # an array without elements, which is not stored
-        return jax.numpy.zeros(example.shape, example.dtype)
-    if _is_key(example):
-        return jax.random.wrap_key_data(value, impl=jax.random.key_impl(example))
-    return type(example)(value.item()) if isinstance(example, bool | int | float) else value
 
 
 def _orbax_checkpointer() -> Any:
