@@ -29,8 +29,8 @@ class Batches:
         """Examples start .. start+size-1 as int32 `[size, T + 1]`."""
         if size > self._windows:
             raise DataError(
-                f"a batch of {size} sequences of {self.context} tokens is larger than the {self._windows} such sequences "
-                f"of {self.store.path}; use a smaller batch or context, or more text."
+                f"a batch of {size} sequences of {self.context} tokens is larger than {self.store.path}, which has "
+                f"{self._windows} such sequences to train on; use a smaller batch or context, or more text."
             )
         windows = self.order.windows(start, start + size)
         tokens_BT1 = np.empty((size, self.context + 1), np.int32)
@@ -91,18 +91,20 @@ def heldout(
         raise ConfigError(f"held-out evaluation needs a context and a batch of at least 1, not {context} and {batch}.")
     names = [corpus] if corpus is not None else [c.name for c in store.corpora]
     streams = [store.tokens(n, "heldout") for n in names]
-    windows = [
-        (i, offset) for i, tokens in enumerate(streams) for offset in range(0, max(len(tokens) - 1, 0), context)
-    ]
-    if not windows:
-        raise DataError(f"{store.path} has no held-out tokens{f' in {corpus!r}' if corpus else ''}; build it with more.")
-    wanted = max(1, max_tokens // context) if max_tokens > 0 else len(windows)
-    if wanted < len(windows):
-        windows = [windows[(2 * k + 1) * len(windows) // (2 * wanted)] for k in range(wanted)]
-    for first in range(0, len(windows), batch):
+    ends = np.cumsum([-(-max(len(tokens) - 1, 0) // context) for tokens in streams])  # windows, cumulative
+    total = int(ends[-1])
+    if total == 0:
+        raise DataError(
+            f"{store.path} has no held-out tokens{f' in {corpus!r}' if corpus else ''}; build it with more."
+        )
+    wanted = min(total, max(1, max_tokens // context)) if max_tokens > 0 else total
+    for first in range(0, wanted, batch):
         tokens_BT1 = np.full((batch, context + 1), store.eod_id, np.int32)
         weight_BT = np.zeros((batch, context), np.float32)
-        for row, (i, offset) in enumerate(windows[first : first + batch]):
+        for row, k in enumerate(range(first, min(first + batch, wanted))):
+            number = (2 * k + 1) * total // (2 * wanted)  # k itself where all are read
+            i = int(np.searchsorted(ends, number, side="right"))
+            offset = (number - (int(ends[i - 1]) if i else 0)) * context
             piece = streams[i][offset : offset + context + 1]
             tokens_BT1[row, : len(piece)] = piece
             weight_BT[row, : len(piece) - 1] = 1.0

@@ -2,7 +2,7 @@
 
 Pass one streams every document through the cleaning into a spool beside the store; pass two trains the tokenizer on
 training documents of the spool and writes the tokens. Memory is bounded by the largest document and by a kilobyte for
-each document kept. All is built in a hidden sibling directory that is renamed at the end, so a store is whole or absent.
+each document kept. All is built in a hidden sibling directory, renamed at the end: a store is whole or absent.
 """
 
 import contextlib
@@ -10,14 +10,13 @@ import errno
 import fcntl
 import hashlib
 import importlib.metadata
+import itertools
 import os
 import platform
 import shutil
-import struct
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +24,19 @@ import numpy as np
 
 import areca
 from areca.config import differences
-from areca.data import corpora, readers, store
-from areca.data.dedup import Deduplicator
-from areca.data.documents import Document, from_bytes, to_bytes
-from areca.data.readers import InvalidUtf8, ReadOptions
+from areca.data import store
+from areca.data.documents import to_bytes
+from areca.data.readers import InvalidUtf8, ReadOptions, check_options
 from areca.data.sources import Source, identify, parse_sources
+from areca.data.spool import BATCH_CHARACTERS, Progress, Spool, Ticker, gather
 from areca.data.tokenizer import Tokenizer, check_vocab_size, load_tokenizer, train_tokenizer
 from areca.errors import ConfigError, DataError
-from areca.files import read_json, sha256_file, sha256_json, sync_directory, write_json
+from areca.files import sha256_file, sha256_json, sync_directory, write_json
 
 BUILD = 1  # raise when the same inputs would give another store
 VOCAB_SIZE = 1024
 SAMPLE_BYTES = 64_000_000  # a tokenizer is trained on no more text than this
-_BATCH_BYTES = 4_000_000
-_RECORD = struct.Struct("<QI")
 _SUFFIX = ".building"
-
-Progress = Callable[[str], None]
 
 
 def build_store(
@@ -70,10 +65,12 @@ def build_store(
     """
     out = Path(out)
     say = progress or (lambda line: None)
-    parsed = [s if isinstance(s, Source) else parse_sources([s])[0] for s in sources]
-    parsed = parse_sources(sources) if all(isinstance(s, str) for s in sources) else parsed  # type: ignore[arg-type]
+    parsed = parse_sources(sources)
+    for s in parsed:
+        if s.path is not None and s.path.is_dir() and out.resolve().is_relative_to(s.path.resolve()):
+            raise ConfigError(f"{out} lies inside the source {s.path}; choose an --out outside of it.")
     options = ReadOptions(text_column, invalid_utf8, split_bytes)
-    readers.check_options(options)
+    check_options(options)
     if not 0 <= heldout_fraction <= 0.5:
         raise ConfigError(f"--heldout is {heldout_fraction}; it must be a share between 0 and 0.5.")
     given = load_tokenizer(tokenizer) if tokenizer is not None else None
@@ -92,7 +89,8 @@ def build_store(
         return existing
     with _building(out) as directory:
         meta = _build(directory, parsed, inputs, options, given, say)
-        _check_place(out)
+        if (existing := _existing(out, inputs)) is not None:  # another build was faster
+            return existing
         os.rename(directory, out)
         sync_directory(out.parent)
     return meta
@@ -104,7 +102,7 @@ def _existing(out: Path, inputs: dict[str, Any]) -> dict[str, Any] | None:
         return None
     found = store.TokenStore.open(out).meta
     if found["build_fingerprint"] != _fingerprint(inputs):
-        changes = differences(_comparable(found["inputs"]), _comparable(inputs))
+        changes = _changes(found["inputs"], inputs)
         shown = "; ".join(changes[:3]) or "another version of areca"
         raise DataError(f"{out} is a store built from other inputs ({shown}); choose another --out or remove it.")
     return found
@@ -117,6 +115,21 @@ def _check_place(out: Path) -> bool:
     if not (out / "store.json").is_file():
         raise DataError(f"{out} exists and is not a token store; choose another --out or remove it.")
     return False
+
+
+def _changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """What differs between the inputs of two builds, for a reader."""
+
+    def by_corpus(inputs: dict[str, Any]) -> dict[str, Any]:
+        hidden = ("path", "files", "bytes", "corpus")
+        return {s["corpus"]: {k: v for k, v in s.items() if k not in hidden} for s in inputs["sources"]}
+
+    a, b = by_corpus(old), by_corpus(new)
+    both = sorted(a.keys() & b.keys())
+    return differences(
+        old | {"sources": ", ".join(a)} | {"source": {k: a[k] for k in both}},
+        new | {"sources": ", ".join(b)} | {"source": {k: b[k] for k in both}},
+    )
 
 
 def _comparable(inputs: dict[str, Any]) -> dict[str, Any]:
@@ -134,14 +147,14 @@ def _building(out: Path) -> Iterator[Path]:
     """A locked hidden directory beside `out`; removed unless renamed. Sweeps those of builds that were killed."""
     out.parent.mkdir(parents=True, exist_ok=True)
     for stale in out.parent.glob(f".{out.name}.*{_SUFFIX}"):
-        with contextlib.suppress(OSError), (stale / "lock").open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held by a build that still runs
+        with contextlib.suppress(OSError), _open_directory(stale) as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held by a build that still runs
             shutil.rmtree(stale, ignore_errors=True)
     directory = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=_SUFFIX, dir=out.parent))
     try:
         os.chmod(directory, 0o755)
-        with (directory / "lock").open("wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with _open_directory(directory) as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
             yield directory
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
@@ -151,54 +164,20 @@ def _building(out: Path) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-class _Spool:
-    """Kept documents of one corpus on disk, each with the 64-bit hash that splits them, and the counts."""
-
-    def __init__(self, path: Path):
-        self.path = path
-        self.file = path.open("wb")
-        self.read: Counter = Counter()  # documents, bytes
-        self.removed: dict[str, Counter] = {k: Counter() for k in ("empty", "binary", "exact", "near")}
-        self.kept: Counter = Counter()
-        self.lowest, self.highest = 2**64, -1
-
-    def add(self, document: Document, verdict: str) -> None:
-        data = to_bytes(document.text)
-        self.read.update(documents=1, bytes=len(data))
-        if verdict != "kept":
-            self.removed[verdict].update(documents=1, bytes=len(data))
-            return
-        group = document.group or hashlib.sha256(data).digest()
-        key = int.from_bytes(hashlib.sha256(b"split" + group).digest()[:8], "little")
-        self.lowest, self.highest = min(self.lowest, key), max(self.highest, key)
-        self.kept.update(documents=1, bytes=len(data))
-        self.file.write(_RECORD.pack(key, len(data)))
-        self.file.write(data)
-
-    def threshold(self, fraction: float, name: str) -> int:
-        """Documents with a hash below it are held out: the fraction, but at least one group on each side."""
-        if fraction == 0:
-            return 0
-        if self.lowest == self.highest:
-            raise DataError(
-                f"the corpus {name!r} is a single document, so none can be held out; cut it with --split-documents 1024 or "
-                "so, or hold out nothing with --heldout 0."
-            )
-        return min(max(int(fraction * 2**64), self.lowest + 1), self.highest)
-
-    def documents(self) -> Iterator[tuple[int, str]]:
-        """(hash, text) of each document, in order."""
-        with self.path.open("rb") as f:
-            while head := f.read(_RECORD.size):
-                key, length = _RECORD.unpack(head)
-                yield key, from_bytes(f.read(length))
+@contextlib.contextmanager
+def _open_directory(path: Path) -> Iterator[int]:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
 
 
 def _build(
     directory: Path, sources: Sequence[Source], inputs: dict[str, Any], options: ReadOptions, given: Tokenizer | None,
     say: Progress,
 ) -> dict[str, Any]:  # fmt: skip
-    spools = _gather(directory, sources, options, inputs["near_duplicates"], say)
+    spools = gather(directory, sources, options, inputs["near_duplicates"], say)
     thresholds = {name: s.threshold(inputs["heldout_fraction"], name) for name, s in spools.items()}
     sample: dict[str, Any] | None = None
     if given is None:
@@ -209,17 +188,25 @@ def _build(
     weights = {s.name: s.weight for s in sources}
     dtype = store.token_dtype(given.vocab_size)
     for name, spool in spools.items():
-        started = time.monotonic()
-        counts = _write(directory, name, spool, thresholds[name], given, dtype, files)
+        ticker = Ticker(say)
+        counts = _write(directory, name, spool, thresholds[name], given, dtype, files, ticker)
         spool.path.unlink()
         tokens = counts["train_tokens"] + counts["heldout_tokens"]
-        say(f"{name}: {tokens:,} tokens ({spool.kept['bytes'] / tokens:.2f} bytes each), {counts['heldout_tokens']:,} of "
-            f"them held out [{time.monotonic() - started:.1f} s]")  # fmt: skip
+        say(f"{name}: {tokens:,} tokens ({spool.kept['bytes'] / tokens:.2f} bytes each), "
+            f"{counts['heldout_tokens']:,} of them held out {ticker.elapsed()}")  # fmt: skip
         rows.append(
-            {"name": name, **counts, "bytes": spool.kept["bytes"], "weight": weights[name], "read": dict(spool.read)}
-            | {"removed": {kind: {"documents": c["documents"], "bytes": c["bytes"],
-                                  "share": c["bytes"] / max(spool.read["bytes"], 1)} for kind, c in spool.removed.items()}}
-        )  # fmt: skip
+            {
+                "name": name,
+                **counts,
+                "bytes": spool.kept["bytes"],
+                "weight": weights[name],
+                "read": {k: spool.read[k] for k in ("documents", "bytes")},
+                "removed": {
+                    kind: {k: c[k] for k in ("documents", "bytes")} | {"share": spool.share(kind)}
+                    for kind, c in spool.removed.items()
+                },
+            }
+        )
     meta = {
         "format": store.FORMAT, "version": store.VERSION, "vocab_size": given.vocab_size, "dtype": dtype.str,
         "eod_id": given.eod_id, "tokenizer_sha256": files["tokenizer.json"], "tokenizer_sample": sample,
@@ -228,61 +215,53 @@ def _build(
         | {p: importlib.metadata.version(p) for p in ("numpy", "tokenizers", "rensa")},
     }  # fmt: skip
     meta["fingerprint"] = store.content_fingerprint(meta)
-    (directory / "lock").unlink()
     write_json(directory / "store.json", meta)
     return meta
 
 
-def _gather(
-    directory: Path, sources: Sequence[Source], options: ReadOptions, near: bool, say: Progress
-) -> dict[str, _Spool]:
-    """Cleans the documents of all sources into one spool a corpus."""
-    seen = Deduplicator(near)
-    spools: dict[str, _Spool] = {}
-    for source in sources:
-        started = time.monotonic()
-        spool = spools.setdefault(source.name, _Spool(directory / f"{source.name}.spool"))
-        options.skipped.clear()
-        documents = corpora.gather(source.name) if source.path is None else readers.read_source(source, options)
-        batch: list[Document] = []
-        size = 0
-        for document in documents:
-            if not document.text.strip("\0 \t\r\n"):
-                spool.add(document, "empty")
-                continue
-            batch.append(document)
-            size += len(document.text)
-            if size > _BATCH_BYTES:
-                _judge(seen, batch, spool)
-                batch, size = [], 0
-        _judge(seen, batch, spool)
-        spool.removed["binary"]["documents"] += options.skipped["binary"]
-        say(f"{source.name}: {spool.kept['documents']:,} documents, {spool.kept['bytes'] / 1e6:.1f} MB kept; removed "
-            f"{_share(spool, 'exact')} as exact and {_share(spool, 'near')} as near duplicates "
-            f"[{time.monotonic() - started:.1f} s]")  # fmt: skip
-    for name, spool in spools.items():
-        spool.file.close()
-        if not spool.kept["documents"]:
-            what = ", ".join(f"{c['documents']} {kind}" for kind, c in spool.removed.items() if c["documents"])
-            where = next(s.path or "the built-in corpus" for s in sources if s.name == name)
-            raise DataError(f"the corpus {name!r} is empty: {where} holds no text to train on ({what or 'no documents'}).")
-    return spools
+def train_on_sources(
+    out: Path | str,
+    sources: Sequence[str | Source],
+    *,
+    vocab_size: int = VOCAB_SIZE,
+    text_column: str = "text",
+    invalid_utf8: InvalidUtf8 = "refuse",
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Trains a tokenizer on all text of the sources, duplicates left out, and writes it to the file `out`.
 
-
-def _judge(seen: Deduplicator, batch: list[Document], spool: _Spool) -> None:
-    for document, verdict in zip(batch, seen.judge(batch), strict=True):
-        spool.add(document, verdict)
-
-
-def _share(spool: _Spool, kind: str) -> str:
-    return f"{spool.removed[kind]['bytes'] / max(spool.read['bytes'], 1):.1%}"
+    Returns `{"vocab_size", "sha256", "sample", "bytes_per_token"}`, the last measured on up to 4 MB of the same text.
+    """
+    out = Path(out)
+    if out.exists():
+        raise DataError(f"{out} exists; choose another --out or remove it.")
+    check_vocab_size(vocab_size)
+    parsed = parse_sources(sources)
+    options = ReadOptions(text_column, invalid_utf8)
+    check_options(options)
+    with _building(out) as directory:
+        spools = gather(directory, parsed, options, True, progress or (lambda line: None))
+        trained, sample = _train(spools, dict.fromkeys(spools, 0), vocab_size, progress or (lambda line: None))
+        trained.save(out)
+        read = tokens = 0
+        for _, text in itertools.chain.from_iterable(s.documents() for s in spools.values()):
+            if read > BATCH_CHARACTERS:
+                break
+            read += len(to_bytes(text))
+            tokens += len(trained.encode(text))
+    return {
+        "vocab_size": trained.vocab_size,
+        "sha256": trained.sha256,
+        "sample": sample,
+        "bytes_per_token": read / tokens,
+    }
 
 
 def _train(
-    spools: dict[str, _Spool], thresholds: dict[str, int], vocab_size: int, say: Progress
+    spools: dict[str, Spool], thresholds: dict[str, int], vocab_size: int, say: Progress
 ) -> tuple[Tokenizer, dict[str, Any]]:
     """A tokenizer from the training documents, or from a sample of them by their hash where they are many."""
-    started = time.monotonic()
+    ticker = Ticker(say)
     total = sum(s.kept["bytes"] for s in spools.values())
     keep = min(1.0, SAMPLE_BYTES / total)
     count: Counter = Counter()
@@ -297,7 +276,7 @@ def _train(
     trained = train_tokenizer(texts(), vocab_size)
     sampled = f"a sample of {keep:.1%} of the text" if keep < 1 else "all training text"
     less = "" if trained.vocab_size == vocab_size else f" (not {vocab_size:,}: the text has no more pairs to merge)"
-    say(f"tokenizer: {trained.vocab_size:,} tokens{less} from {sampled} [{time.monotonic() - started:.1f} s]")
+    say(f"tokenizer: {trained.vocab_size:,} tokens{less} from {sampled} {ticker.elapsed()}")
     return trained, {"share": keep, "documents": count["documents"], "characters": count["bytes"]}
 
 
@@ -306,8 +285,8 @@ def _second(key: int) -> float:
 
 
 def _write(
-    directory: Path, name: str, spool: _Spool, threshold: int, tokenizer: Tokenizer, dtype: np.dtype,
-    files: dict[str, str],
+    directory: Path, name: str, spool: Spool, threshold: int, tokenizer: Tokenizer, dtype: np.dtype,
+    files: dict[str, str], ticker: Ticker,
 ) -> dict[str, int]:  # fmt: skip
     """Writes the two .bin files of a corpus, adds their digests to `files` and returns the counts."""
     counts = {f"{split}_{what}": 0 for split in ("train", "heldout") for what in ("tokens", "documents")}
@@ -330,15 +309,13 @@ def _write(
         for key, text in spool.documents():
             batch.append(("heldout" if key < threshold else "train", text))
             size += len(text)
-            if size > _BATCH_BYTES:
+            if size > BATCH_CHARACTERS:
                 flush(batch)
                 batch, size = [], 0
+                ticker.tick(lambda: f"{name}: {counts['train_tokens']:,} tokens written {ticker.elapsed()}")
         flush(batch)
         for split, file in outputs.items():
             file.flush()
             os.fsync(file.fileno())
             files[store.bin_name(name, split)] = digests[split].hexdigest()
     return counts
-
-
-__all__ = ["BUILD", "SAMPLE_BYTES", "VOCAB_SIZE", "build_store", "read_json"]

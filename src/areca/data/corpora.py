@@ -25,7 +25,7 @@ from areca.errors import DataError, closest
 
 DOC_PACKAGES = ("numpy", "scipy", "jax")
 SHORTEST_DOCSTRING = 200  # characters; shorter ones ("Return self.") are labels rather than prose
-_TEST_DIRECTORIES = {"test", "tests", "idle_test", "site-packages", "__pycache__", "lib2to3", "testing"}
+_TEST_DIRECTORIES = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Builtin:
 
     name: str
     summary: str
+    megabytes: int  # about, before duplicates are dropped
     licence: str
     install: str  # of pip, empty if nothing is needed
     packages: tuple[str, ...]  # distributions whose versions determine the text, beside Python's
@@ -47,7 +48,7 @@ def _require(package: str, corpus: str, install: str) -> Path:
     except (ImportError, ValueError):
         spec = None
     if spec is None or not spec.submodule_search_locations:
-        raise DataError(f"the corpus {corpus!r} reads the package {package}, not installed; `pip install {install}`.")
+        raise DataError(f"the corpus {corpus!r} reads {package}, not installed; `pip install {install}`.")
     return Path(next(iter(spec.submodule_search_locations)))
 
 
@@ -57,9 +58,7 @@ def _standard_library() -> Path:
 
 def _python_files(root: Path) -> list[Path]:
     """The *.py under a directory, without tests, sorted by path."""
-    return sorted(
-        p for p in root.rglob("*.py") if not _TEST_DIRECTORIES.intersection(p.relative_to(root).parts[:-1])
-    )
+    return sorted(p for p in root.rglob("*.py") if not _TEST_DIRECTORIES.intersection(p.relative_to(root).parts[:-1]))
 
 
 def _docs() -> Iterator[Document]:
@@ -84,7 +83,7 @@ def _docs() -> Iterator[Document]:
 
 
 def docstrings(data: bytes) -> list[str]:
-    """The docstrings of a Python source, and the texts that numpy and scipy attach by `add_newdoc`, cleaned of indent."""
+    """The docstrings of a Python source, without indent, and the texts that numpy and scipy attach by `add_newdoc`."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes of old sources
@@ -157,11 +156,11 @@ def _code() -> Iterator[Document]:
 BUILTIN: dict[str, Builtin] = {
     b.name: b
     for b in (
-        Builtin("docs", "documentation prose of Python, numpy, scipy and jax", "PSF, BSD-3-Clause, Apache-2.0",
+        Builtin("docs", "documentation prose of Python, numpy, scipy and jax", 10, "PSF, BSD-3-Clause, Apache-2.0",
                 " ".join(DOC_PACKAGES), DOC_PACKAGES, _docs),
-        Builtin("chitchat", "dialogues of two strangers", "MIT",
+        Builtin("chitchat", "dialogues of two strangers", 14, "MIT",
                 "chitchat-dataset==0.9.0", ("chitchat-dataset",), _chitchat),
-        Builtin("code", "the Python standard library's source", "PSF", "", (), _code),
+        Builtin("code", "the Python standard library's source", 11, "PSF", "", (), _code),
     )
 }  # fmt: skip
 
@@ -180,9 +179,8 @@ def versions(name: str) -> dict[str, str]:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            raise DataError(
-                f"the corpus {name!r} reads the package {package}, not installed; `pip install {BUILTIN[name].install}`."
-            ) from None
+            install = BUILTIN[name].install
+            raise DataError(f"the corpus {name!r} reads {package}, not installed; `pip install {install}`.") from None
     return found
 
 

@@ -14,7 +14,7 @@ from areca.data.documents import Document, is_valid, to_bytes
 
 NGRAM = 5  # words
 PERMUTATIONS = 128
-BANDS = 16  # of 8 rows: a pair of similarity 0.8 becomes a candidate with probability 0.95, one of 0.5 with 0.06
+BANDS = 32  # of 4 rows: pairs of similarity 0.8 are candidates (but for one in ten million); signatures then decide
 THRESHOLD = 0.8  # Jaccard similarity, as Lee et al. 2022 used
 SEED = 42
 _WORD = re.compile(r"\w+|[^\w\s]+")
@@ -30,7 +30,9 @@ class Deduplicator:
         if near:
             import rensa
 
-            self._near = rensa.RMinHashDeduplicator(THRESHOLD, PERMUTATIONS, True, BANDS, SEED)
+            self._near = rensa.RMinHashDeduplicator(  # type: ignore[attr-defined]
+                THRESHOLD, PERMUTATIONS, True, BANDS, SEED
+            )
 
     def judge(self, documents: Sequence[Document]) -> list[str]:
         """One verdict a document, in order. The result doesn't depend on how documents are cut into calls."""

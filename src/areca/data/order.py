@@ -18,8 +18,9 @@ from areca.errors import ConfigError, DataError, closest
 class Order:
     """The order of a store's training windows.
 
-    `weights` are shares by tokens, ((corpus, weight), ...), of any sum; corpora that are not named are left out. Without
-    weights the store's own are used (`areca corpus build a.txt:0.7 b.txt:0.3`), or else each corpus weighs its size.
+    `weights` are shares by tokens, ((corpus, weight), ...), of any sum; corpora that are not named are left out.
+    Without weights the store's own are used (`areca corpus build a.txt:0.7 b.txt:0.3`), or else each weighs its size.
+    Grain keeps the shares to about a hundredth of the smallest; `realised` says what they are.
     """
 
     def __init__(
@@ -35,8 +36,8 @@ class Order:
         for name, count in zip(self.corpora, self._counts, strict=True):
             if count < 1:
                 raise DataError(
-                    f"the corpus {name!r} has {store.corpus(name).train_tokens:,} training tokens, fewer than one window "
-                    f"of {context + 1:,}; use a smaller context or more text."
+                    f"the corpus {name!r} has {store.corpus(name).train_tokens:,} training tokens, fewer than one "
+                    f"window of {context + 1:,}; use a smaller context or more text."
                 )
         self._starts = np.concatenate([[0], np.cumsum(self._counts)]).astype(np.int64)
         total = sum(w for _, w in shares)
@@ -59,7 +60,7 @@ class Order:
         return parts[0] if len(parts) == 1 else grain.MapDataset.mix(parts, weights)
 
     def windows(self, start: int, stop: int) -> np.ndarray:
-        """`[n, 2]` int64 for examples start .. stop-1: index in `store.corpora`, offset of the first of T + 1 tokens."""
+        """`[n, 2]` int64 for examples start .. stop-1: index in `store.corpora`, offset of the first token."""
         if not 0 <= start <= stop:
             raise ConfigError(f"examples {start} to {stop} are no range.")
         number = np.array([self._dataset[i] for i in range(start, stop)], np.int64)
@@ -90,6 +91,8 @@ def _weights(store: TokenStore, weights: Sequence[tuple[str, float]]) -> list[tu
         if name in chosen:
             raise ConfigError(f"the mixture names {name!r} twice; give each corpus one weight.")
         if not (weight > 0 and np.isfinite(weight)):
-            raise ConfigError(f"the weight of {name!r} is {weight}; it must be positive (leave a corpus out to skip it).")
+            raise ConfigError(
+                f"the weight of {name!r} is {weight}; it must be positive (leave a corpus out to skip it)."
+            )
         chosen[name] = weight
     return [(name, chosen[name]) for name in known if name in chosen]

@@ -146,8 +146,8 @@ def _decode(data: bytes, path: Path, offset: int, options: ReadOptions) -> str:
         if options.invalid_utf8 == "keep":
             return from_bytes(data)
         raise DataError(
-            f"{path} is not valid UTF-8 at byte {offset + error.start}; convert it, or keep such bytes as they are with "
-            "--invalid-utf8 keep."
+            f"{path} is not valid UTF-8 at byte {offset + error.start}; convert it, or keep such bytes as they are "
+            "with --invalid-utf8 keep."
         ) from None
 
 
@@ -181,11 +181,13 @@ def _row_text(row: Any, path: Path, number: int, options: ReadOptions) -> str:
     if text is None:
         return ""
     if not isinstance(text, str):
-        raise DataError(f"{path} line {number}: {column!r} is {type(text).__name__}, not text; name another --text-column.")
+        raise DataError(
+            f"{path} line {number}: {column!r} is {type(text).__name__}, not text; name another --text-column."
+        )
     if not is_valid(text) and options.invalid_utf8 == "refuse":
         raise DataError(
-            f"{path} line {number}: {column!r} holds a lone surrogate, which UTF-8 can't write; mend it, or keep it with "
-            "--invalid-utf8 keep."
+            f"{path} line {number}: {column!r} holds a lone surrogate, which is not valid UTF-8; mend it, or keep it "
+            "with --invalid-utf8 keep."
         )
     return escape_surrogates(text)
 
@@ -230,8 +232,8 @@ def _decode_row(data: bytes, path: Path, row: int, options: ReadOptions) -> str:
         if options.invalid_utf8 == "keep":
             return from_bytes(data)
         raise DataError(
-            f"{path} row {row} is not valid UTF-8 at byte {error.start} of its text; mend it, or keep such bytes as they "
-            "are with --invalid-utf8 keep."
+            f"{path} row {row} is not valid UTF-8 at byte {error.start} of its text; mend it, or keep such bytes as "
+            "they are with --invalid-utf8 keep."
         ) from None
 
 
@@ -240,4 +242,6 @@ def check_options(options: ReadOptions) -> None:
     if options.invalid_utf8 not in ("refuse", "keep"):
         raise ConfigError(f"--invalid-utf8 is {options.invalid_utf8!r}; choose 'refuse' or 'keep'.")
     if options.split_bytes is not None and options.split_bytes != 0 and options.split_bytes < 64:
-        raise ConfigError(f"--split-documents {options.split_bytes} is too small; choose 0 (never) or at least 64 bytes.")
+        raise ConfigError(
+            f"--split-documents {options.split_bytes} is too small; choose 0 (never) or at least 64 bytes."
+        )

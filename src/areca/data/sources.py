@@ -6,6 +6,7 @@ work of `areca.data.readers`.
 
 import hashlib
 import math
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -28,13 +29,13 @@ class Source:
     weight: float | None = None
 
 
-def parse_sources(words: Iterable[str]) -> list[Source]:
+def parse_sources(words: Iterable[str | Source]) -> list[Source]:
     """`["docs:0.5", "mine=/data/books:0.5"]` to sources; DataError or ConfigError names the word that is wrong.
 
     Weights are shares of the training tokens, of any sum; either every corpus has one or none has (then each weighs
     its size). Sources of the same name make one corpus.
     """
-    sources = [_parse(word) for word in words]
+    sources = [word if isinstance(word, Source) else _parse(word) for word in words]
     if not sources:
         raise ConfigError(f"name at least one source of text: a path, or one of {', '.join(corpora.BUILTIN)}.")
     weights: dict[str, float | None] = {}
@@ -44,7 +45,9 @@ def parse_sources(words: Iterable[str]) -> list[Source]:
         weights[s.name] = s.weight
     without = [name for name, w in weights.items() if w is None]
     if without and len(without) < len(weights):
-        raise ConfigError(f"{without[0]!r} has no weight but others have; weigh every corpus (NAME=PATH:WEIGHT) or none.")
+        raise ConfigError(
+            f"{without[0]!r} has no weight but others have; weigh every corpus (NAME=PATH:WEIGHT) or none."
+        )
     return sources
 
 
@@ -58,7 +61,9 @@ def _parse(word: str) -> Source:
         except ValueError:
             pass
     if weight is not None and not (weight > 0 and math.isfinite(weight)):
-        raise ConfigError(f"the weight in {word!r} is {tail}; it must be a positive number (leave a corpus out to skip it).")
+        raise ConfigError(
+            f"the weight in {word!r} is {tail}; it must be a positive number (leave a corpus out to skip it)."
+        )
     name, equals, path = rest.partition("=")
     if equals and _NAME.fullmatch(name):
         if path in corpora.BUILTIN and not Path(path).exists():
@@ -71,7 +76,13 @@ def _parse(word: str) -> Source:
         raise ConfigError(f"{word!r} names no path; write NAME=PATH, PATH or one of {', '.join(corpora.BUILTIN)}.")
     if not Path(path).exists():
         hint = closest(path, corpora.BUILTIN) if "/" not in path else ""
-        raise DataError(f"{path} does not exist{hint}; name a file, a directory or one of {', '.join(corpora.BUILTIN)}.")
+        raise DataError(
+            f"{path} does not exist{hint}; name a file, a directory or one of {', '.join(corpora.BUILTIN)}."
+        )
+    if not (Path(path).is_file() or Path(path).is_dir()):
+        raise DataError(
+            f"{path} is neither a file nor a directory, so it can't be read twice; write it to a file first."
+        )
     return Source(name or _name_of(Path(path)), Path(path), weight)
 
 
@@ -108,7 +119,8 @@ def identify(sources: Sequence[Source]) -> list[dict[str, Any]]:
                 relative = file.relative_to(s.path).as_posix() if s.path.is_dir() else "-"
                 digest.update(f"{relative}\0{sha256_file(file)}\n".encode("utf-8", "surrogateescape"))
             about = {
-                "corpus": s.name, "builtin": False, "path": str(s.path.resolve()), "files": len(files),
+                "corpus": s.name, "builtin": False, "files": len(files),
+                "path": os.fsencode(s.path.resolve()).decode("utf-8", "replace"),
                 "bytes": sum(f.stat().st_size for f in files), "sha256": digest.hexdigest(),
             }  # fmt: skip
         found.append(about)

@@ -95,7 +95,9 @@ class TokenStore:
         if not isinstance(meta, dict) or meta.get("format") != FORMAT:
             raise DataError(f"{path / 'store.json'} does not describe an {FORMAT}; build the store again.")
         if meta.get("version") != VERSION:
-            raise DataError(f"{path} is a store of version {meta.get('version')}, this areca reads {VERSION}; rebuild it.")
+            raise DataError(
+                f"{path} is a store of version {meta.get('version')}, this areca reads {VERSION}; rebuild it."
+            )
         try:
             store = TokenStore(path, meta)
             computed = content_fingerprint(meta)
@@ -110,7 +112,8 @@ class TokenStore:
 
     def _check_sizes(self) -> None:
         for c in self.corpora:
-            for split, count in (("train", c.train_tokens), ("heldout", c.heldout_tokens)):
+            counts: dict[Split, int] = {"train": c.train_tokens, "heldout": c.heldout_tokens}
+            for split, count in counts.items():
                 file = self.path / bin_name(c.name, split)
                 want = count * self.dtype.itemsize
                 have = file.stat().st_size if file.is_file() else None

@@ -20,6 +20,7 @@ from areca.files import write_atomic
 EOD = "[eod]"
 SMALLEST = 257  # 256 bytes and [eod]
 LARGEST = 256_000  # PaLM's vocabulary
+_PROBE = ("word", " word  two\t\r\n", "Cafe\u0301 caf\u00e9 \ufb01 \U0001f600 2024", "a [eod] b\0")
 _ESCAPED = re.compile("([\ud800-\udfff]+)")
 
 
@@ -38,6 +39,8 @@ class Tokenizer:
         if eod is None:
             raise DataError(f"{name} has no {EOD} token; train one with `areca tokenizer train`.")
         inner.encode_special_tokens = True  # a user's "[eod]" is text
+        inner.no_truncation()
+        inner.no_padding()
         self._inner = inner
         self.eod_id: int = eod
         self.vocab_size: int = inner.get_vocab_size(with_added_tokens=True)
@@ -53,6 +56,8 @@ class Tokenizer:
         if len(single) != 256:
             raise DataError(f"{name} has tokens for {len(single)} of the 256 bytes, so it can't be lossless.")
         self._byte_ids = [single[bytes([b])] for b in range(256)]
+        if any(self.decode(self.encode(text)) != text for text in _PROBE):
+            raise DataError(f"{name} changes text (a normalizer, an added space or dropout), so it can't be used here.")
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text, without `[eod]`. Escaped bytes become the tokens of those bytes."""

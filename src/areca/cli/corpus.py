@@ -1,0 +1,140 @@
+"""`areca corpus build | list | show`: token stores made from text."""
+
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+from areca.cli.options import dispatch, print_json
+
+
+def run(argv: list[str]) -> int:
+    """Runs `areca corpus ...`."""
+    return dispatch({"build": build, "list": list_, "show": show}, argv, "areca corpus") or 0
+
+
+def say(line: str) -> None:
+    """Progress, on standard error."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def build(
+    sources: list[str],
+    /,
+    *,
+    out: Path,
+    vocab_size: int | None = None,
+    tokenizer: Path | None = None,
+    text_column: str = "text",
+    heldout: float = 0.05,
+    invalid_utf8: Literal["refuse", "keep"] = "refuse",
+    near_duplicates: bool = True,
+    split_documents: int | None = None,
+    json: bool = False,
+) -> int:
+    """Build a token store from text.
+
+    Example: areca corpus build docs:0.6 mine=books.jsonl.zst:0.4 --out stores/mixed --vocab-size 4096
+
+    A source is a built-in corpus (`areca corpus list`), a text file, .jsonl or .parquet (also .gz, .zst) or a directory
+    of such files, written PATH or NAME=PATH; `:WEIGHT` at its end is the corpus' share of the training tokens.
+
+    Args:
+        sources: what to read, one corpus for each name
+        out: directory of the store; must not exist, or be a store of the same inputs
+        vocab_size: tokens of the tokenizer that is trained, 257 to 256000 (default 1024)
+        tokenizer: a tokenizer.json to use instead of training one
+        text_column: of .jsonl and .parquet
+        heldout: share of the documents that training never sees, chosen by a hash of their content
+        invalid_utf8: refuse bytes that are not UTF-8, or keep them exactly
+        near_duplicates: drop near duplicates, beside exact ones
+        split_documents: cut text files into documents of so many bytes; 0 never (default: single files, into 4096)
+        json: print the store's description as JSON
+    """
+    from areca.data.build import build_store
+
+    meta = build_store(
+        out,
+        sources,
+        vocab_size=vocab_size,
+        tokenizer=tokenizer,
+        heldout_fraction=heldout,
+        near_duplicates=near_duplicates,
+        invalid_utf8=invalid_utf8,
+        text_column=text_column,
+        split_bytes=split_documents,
+        progress=say,
+    )
+    if json:
+        print_json(meta)
+    else:
+        _table(out, meta)
+    return 0
+
+
+def list_(*, json: bool = False) -> int:
+    """List the built-in corpora.
+
+    Example: areca corpus list
+
+    Args:
+        json: print as JSON
+    """
+    from areca.data.corpora import BUILTIN, installed
+
+    rows = [
+        {"name": b.name, "summary": b.summary, "megabytes": b.megabytes, "licence": b.licence,
+         "installed": installed(b.name), "install": b.install}
+        for b in BUILTIN.values()
+    ]  # fmt: skip
+    if json:
+        print_json(rows)
+        return 0
+    for r in rows:
+        state = "installed" if r["installed"] else f"pip install {r['install']}"
+        print(f"{r['name']:<10} {r['megabytes']:>3} MB  {r['summary']}  [{r['licence']}]  {state}")
+    return 0
+
+
+def show(store: Path, /, *, sample: int = 0, verify: bool = False, json: bool = False) -> int:
+    """Show what a token store holds.
+
+    Example: areca corpus show stores/mixed --sample 2
+
+    Args:
+        store: directory of the store
+        sample: print the first tokens of so many held-out documents of each corpus
+        verify: recompute the digest of every file
+        json: print the store's description as JSON
+    """
+    from areca.data.samples import samples
+    from areca.data.store import TokenStore
+
+    opened = TokenStore.open(store, verify=verify)
+    shown = samples(opened, sample)
+    if json:
+        print_json(opened.meta | ({"samples": shown} if sample else {}))
+        return 0
+    _table(store, opened.meta)
+    for s in shown:
+        print(f"\n--- {s['corpus']}, held-out document {s['document']} ---\n{s['text']}")
+    return 0
+
+
+def _table(path: Path, meta: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=str(path), title_justify="left", box=None, pad_edge=False)
+    table.add_column("corpus", no_wrap=True, overflow="ignore", min_width=12)
+    for column in ("MB", "documents", "tokens", "held out", "bytes/token", "duplicates", "weight"):
+        table.add_column(column, justify="right")
+    for c in meta["corpora"]:
+        tokens = c["train_tokens"] + c["heldout_tokens"]
+        duplicates = c["removed"]["exact"]["share"] + c["removed"]["near"]["share"]
+        table.add_row(
+            c["name"], f"{c['bytes'] / 1e6:.1f}", f"{c['train_documents'] + c['heldout_documents']:,}", f"{tokens:,}",
+            f"{c['heldout_tokens'] / tokens:.1%}", f"{c['bytes'] / tokens:.2f}", f"{duplicates:.1%}",
+            "size" if c["weight"] is None else f"{c['weight']:g}",
+        )  # fmt: skip
+    Console(soft_wrap=True).print(table)
+    print(f"vocabulary {meta['vocab_size']:,} ({meta['dtype']}), fingerprint {meta['fingerprint'][:16]}")

@@ -1,0 +1,80 @@
+"""`areca tokenizer train | show`: byte-level BPE tokenizers."""
+
+import sys
+from pathlib import Path
+from typing import Literal
+
+from areca.cli.options import dispatch, print_json
+
+
+def run(argv: list[str]) -> int:
+    """Runs `areca tokenizer ...`."""
+    return dispatch({"train": train, "show": show}, argv, "areca tokenizer") or 0
+
+
+def train(
+    sources: list[str],
+    /,
+    *,
+    out: Path,
+    vocab_size: int = 1024,
+    text_column: str = "text",
+    invalid_utf8: Literal["refuse", "keep"] = "refuse",
+    json: bool = False,
+) -> int:
+    """Train a tokenizer: lossless byte-level BPE, digits one by one, `[eod]` between documents.
+
+    Example: areca tokenizer train docs books/ --vocab-size 4096 --out tokenizer.json
+
+    Args:
+        sources: as for `areca corpus build`
+        out: the tokenizer.json to write
+        vocab_size: tokens, 257 to 256000
+        text_column: of .jsonl and .parquet
+        invalid_utf8: refuse bytes that are not UTF-8, or pass over them
+        json: print the result as JSON
+    """
+    from areca.data.build import train_on_sources
+
+    result = train_on_sources(
+        out, sources, vocab_size=vocab_size, text_column=text_column, invalid_utf8=invalid_utf8,
+        progress=lambda line: print(line, file=sys.stderr, flush=True),
+    )  # fmt: skip
+    if json:
+        print_json(result)
+    else:
+        print(f"{out}: {result['vocab_size']:,} tokens, {result['bytes_per_token']:.2f} bytes each on its own text")
+    return 0
+
+
+def show(file: Path, /, *, text: str | None = None, json: bool = False) -> int:
+    """Show a tokenizer, or how it cuts a text.
+
+    Example: areca tokenizer show stores/mixed/tokenizer.json --text "In 2022, PaLM."
+
+    Args:
+        file: a tokenizer.json, or a token store
+        text: to cut into tokens
+        json: print as JSON
+    """
+    from areca.data.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(file / "tokenizer.json" if file.is_dir() else file)
+    longest = sorted(range(tokenizer.vocab_size), key=lambda i: (-len(tokenizer.token_bytes(i)), i))[:12]
+    pieces = None
+    if text is not None:
+        pieces = [{"id": i, "text": _shown(tokenizer.token_bytes(i))} for i in tokenizer.encode(text)]
+    if json:
+        about = {"vocab_size": tokenizer.vocab_size, "eod_id": tokenizer.eod_id, "sha256": tokenizer.sha256}
+        print_json(about | ({} if pieces is None else {"tokens": pieces}))
+    elif pieces is not None:
+        print(" ".join(f"{p['text']!r}" for p in pieces))
+        print(f"{len(pieces)} tokens: {' '.join(str(p['id']) for p in pieces)}")
+    else:
+        print(f"{file}: byte-level BPE, {tokenizer.vocab_size:,} tokens, [eod] is {tokenizer.eod_id}")
+        print("longest tokens: " + "  ".join(repr(_shown(tokenizer.token_bytes(i))) for i in longest))
+    return 0
+
+
+def _shown(piece: bytes) -> str:
+    return piece.decode("utf-8", "backslashreplace")

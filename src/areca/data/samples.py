@@ -1,0 +1,30 @@
+"""A look into a token store: the text of a few held-out documents."""
+
+from typing import Any
+
+import numpy as np
+
+from areca.data.store import TokenStore
+from areca.data.tokenizer import load_tokenizer
+
+LONGEST = 160  # tokens of a document that are shown
+
+
+def samples(store: TokenStore, count: int) -> list[dict[str, Any]]:
+    """`count` documents of each corpus, spread evenly over its held-out side: `{"corpus", "document", "text"}`."""
+    if count < 1:
+        return []
+    tokenizer = load_tokenizer(store.tokenizer_path)
+    found: list[dict[str, Any]] = []
+    for info in store.corpora:
+        tokens = store.tokens(info.name, "heldout")
+        ends = np.flatnonzero(tokens == store.eod_id)
+        starts = np.concatenate([[0], ends[:-1] + 1])
+        chosen = sorted({(2 * k + 1) * len(ends) // (2 * count) for k in range(count)}) if len(ends) else []
+        for i in chosen:
+            ids = tokens[starts[i] : ends[i]]
+            text = tokenizer.decode_bytes(ids[:LONGEST].tolist()).decode("utf-8", "replace")
+            found.append(
+                {"corpus": info.name, "document": int(i), "text": text + (" ..." if len(ids) > LONGEST else "")}
+            )
+    return found

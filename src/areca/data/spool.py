@@ -1,0 +1,147 @@
+"""Pass one of a build: documents of all sources, cleaned and without duplicates, spooled to disk with their counts.
+
+The text of a document is never changed: it is kept whole or left out (empty, binary, an exact or a near duplicate).
+"""
+
+import contextlib
+import hashlib
+import struct
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from areca.data import corpora, readers
+from areca.data.dedup import Deduplicator
+from areca.data.documents import Document, from_bytes, to_bytes
+from areca.data.readers import ReadOptions
+from areca.data.sources import Source
+from areca.errors import DataError
+
+BATCH_CHARACTERS = 4_000_000  # worked on at once
+_RECORD = struct.Struct("<QQ")
+_QUIET_SECONDS = 10.0  # between lines of progress within a stage
+
+Progress = Callable[[str], None]
+
+
+class Ticker:
+    """Says a line no more often than every ten seconds."""
+
+    def __init__(self, say: Progress):
+        self._say = say
+        self.started = self._last = time.monotonic()
+
+    def tick(self, line: Callable[[], str]) -> None:
+        """Says `line()` if the last line was long ago."""
+        now = time.monotonic()
+        if now - self._last > _QUIET_SECONDS:
+            self._last = now
+            self._say(line())
+
+    def elapsed(self) -> str:
+        """`[1.2 s]`."""
+        return f"[{time.monotonic() - self.started:.1f} s]"
+
+
+class Spool:
+    """Kept documents of one corpus on disk, each with the 64-bit hash that splits them, and the counts."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.file = path.open("wb")
+        self.read: Counter = Counter()  # documents, bytes
+        self.removed: dict[str, Counter] = {k: Counter() for k in ("empty", "binary", "exact", "near")}
+        self.kept: Counter = Counter()
+        self.lowest, self.highest = 2**64, -1
+
+    def add(self, document: Document, verdict: str) -> None:
+        data = to_bytes(document.text)
+        self.read.update(documents=1, bytes=len(data))
+        if verdict != "kept":
+            self.removed[verdict].update(documents=1, bytes=len(data))
+            return
+        group = document.group or hashlib.sha256(data).digest()
+        key = int.from_bytes(hashlib.sha256(b"split" + group).digest()[:8], "little")
+        self.lowest, self.highest = min(self.lowest, key), max(self.highest, key)
+        self.kept.update(documents=1, bytes=len(data))
+        self.file.write(_RECORD.pack(key, len(data)))
+        self.file.write(data)
+
+    def share(self, kind: str) -> float:
+        """The share of the bytes read that was left out as "empty", "binary", "exact" or "near"."""
+        return self.removed[kind]["bytes"] / max(self.read["bytes"], 1)
+
+    def threshold(self, fraction: float, name: str) -> int:
+        """Documents with a hash below it are held out: the fraction, but at least one group on each side."""
+        if fraction == 0:
+            return 0
+        if self.lowest == self.highest:
+            raise DataError(
+                f"the corpus {name!r} is a single document, so none can be held out; cut it with, for example, "
+                "--split-documents 1024, or hold out nothing with --heldout 0."
+            )
+        return min(max(int(fraction * 2**64), self.lowest + 1), self.highest)
+
+    def documents(self) -> Iterator[tuple[int, str]]:
+        """(hash, text) of each document, in order."""
+        with self.path.open("rb") as f:
+            while head := f.read(_RECORD.size):
+                key, length = _RECORD.unpack(head)
+                yield key, from_bytes(f.read(length))
+
+
+def gather(
+    directory: Path, sources: Sequence[Source], options: ReadOptions, near: bool, say: Progress
+) -> dict[str, Spool]:
+    """Spools the documents of all sources under `directory`, one spool a corpus. DataError if a corpus is empty."""
+    seen = Deduplicator(near)
+    spools: dict[str, Spool] = {}
+    with contextlib.ExitStack() as files:
+        for source in sources:
+            if source.name not in spools:
+                spools[source.name] = Spool(directory / f"{source.name}.spool")
+                files.callback(spools[source.name].file.close)
+            _gather_source(source, spools[source.name], seen, options, say)
+    for name, spool in spools.items():
+        if not spool.kept["documents"]:
+            what = ", ".join(f"{c['documents']} {kind}" for kind, c in spool.removed.items() if c["documents"])
+            where = next(s.path or "the built-in corpus" for s in sources if s.name == name)
+            raise DataError(
+                f"the corpus {name!r} is empty: {where} holds no text to train on ({what or 'no documents'})."
+            )
+    return spools
+
+
+def _gather_source(source: Source, spool: Spool, seen: Deduplicator, options: ReadOptions, say: Progress) -> None:
+    ticker = Ticker(say)
+    options.skipped.clear()
+    documents = corpora.gather(source.name) if source.path is None else readers.read_source(source, options)
+    batch: list[Document] = []
+    size = 0
+    for document in documents:
+        if not document.text.strip("\0 \t\r\n"):
+            spool.add(document, "empty")
+            continue
+        batch.append(document)
+        size += len(document.text)
+        if size > BATCH_CHARACTERS:
+            _judge(seen, batch, spool)
+            batch, size = [], 0
+            ticker.tick(lambda: f"{source.name}: read {spool.read['documents']:,} documents, "
+                                f"{spool.read['bytes'] / 1e6:,.0f} MB {ticker.elapsed()}")  # fmt: skip
+    _judge(seen, batch, spool)
+    spool.removed["binary"]["documents"] += options.skipped["binary"]
+    say(f"{source.name}: {spool.kept['documents']:,} documents, {spool.kept['bytes'] / 1e6:.1f} MB kept; removed "
+        f"{spool.share('exact'):.1%} as exact and {spool.share('near'):.1%} as near duplicates{_others(spool)} "
+        f"{ticker.elapsed()}")  # fmt: skip
+
+
+def _judge(seen: Deduplicator, batch: list[Document], spool: Spool) -> None:
+    for document, verdict in zip(batch, seen.judge(batch), strict=True):
+        spool.add(document, verdict)
+
+
+def _others(spool: Spool) -> str:
+    counts = [(kind, spool.removed[kind]["documents"]) for kind in ("empty", "binary")]
+    return "".join(f", {n:,} {kind}" for kind, n in counts if n)
