@@ -137,7 +137,7 @@ def predict_interval(
     (each sample's sigma). The predictive distribution is the mixture over samples of normals in ln L; its quantiles are
     computed, not drawn, so the interval has no noise beyond the samples'.
     """
-    from scipy.optimize import brentq
+    from scipy.optimize import root_scalar
     from scipy.special import ndtr
 
     if not 0 < level < 1:
@@ -147,7 +147,8 @@ def predict_interval(
     span = 12 * sigma.max() + np.ptp(centre)
 
     def quantile(p: float) -> float:
-        return float(brentq(lambda v: ndtr((v - centre) / sigma).mean() - p, centre.min() - span, centre.max() + span))
+        bracket = (centre.min() - span, centre.max() + span)
+        return root_scalar(lambda v: ndtr((v - centre) / sigma).mean() - p, bracket=bracket, method="brentq").root
 
     low, high = quantile((1 - level) / 2), quantile((1 + level) / 2)
     return float(np.exp(low)), float(np.exp(high))

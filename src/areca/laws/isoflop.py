@@ -92,14 +92,12 @@ def fit_isoflop(
         vertex_samples.append(vertices)
         d_samples.append(np.polyval(tokens, vertices - log_n[rows].mean()))
         loss_samples.append(lows)
-        if not valley.curved:
-            notes.append(
-                f"the runs at {budget:.3g} FLOPs show no valley: their curvature is not distinguishable from 0."
-            )
-        elif not valley.interior:
-            notes.append(
-                f"the best size at {budget:.3g} FLOPs lies at the edge of the sizes tried; add runs beyond it."
-            )
+    flat = [f"{v.budget_flops:.3g}" for v in valleys if not v.curved]
+    edge = [f"{v.budget_flops:.3g}" for v in valleys if v.curved and not v.interior]
+    if flat:
+        notes.append(f"no valley (curvature not distinguishable from 0) at {', '.join(flat)} FLOPs.")
+    if edge:
+        notes.append(f"the best size is at the edge of those tried at {', '.join(edge)} FLOPs; add runs beyond it.")
     good = [i for i, v in enumerate(valleys) if v.interior and v.curved]
     if len(good) < 2:
         notes.append(f"N_opt(C) needs at least two budgets with an interior best size; there are {len(good)}.")

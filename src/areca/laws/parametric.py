@@ -108,6 +108,12 @@ def fit_parametric(
             "look for rows of another kind, or add runs over a wider range of N and D."
         )
     best = int(np.argmin(np.where(agree, solutions.objective, np.inf)))
+    for k, letter in ((0, "N"), (1, "D")):
+        if solutions.at_bound[best, k]:
+            raise FitError(
+                f"the loss does not fall with {letter} in these rows, so L(N, D) can't be fitted; "
+                "check that the columns are mapped as meant, or add runs."
+            )
     theta = problem.uncentre(solutions.theta[best][None, :])[0]
     residual = predict_log_loss(solutions.theta[best][None, :], problem.x, problem.y)[0] - problem.target
     return ParametricFit(

@@ -32,6 +32,7 @@ class LawReport:
     level: float = LEVEL
     seed: int = 0
     notes: list[str] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)  # what was read, relative to law.json's directory
 
     def predict(self, n_params: Any, n_tokens: Any) -> np.ndarray:
         """Loss in nats per token."""
@@ -69,6 +70,7 @@ class LawReport:
             "columns": self.observations.columns,
             "observations": self.observations.to_dicts(),
             "notes": self.notes,
+            "sources": self.sources,
         }
 
     @staticmethod
@@ -94,6 +96,7 @@ class LawReport:
                 level=p["level"],
                 seed=values["seed"],
                 notes=list(values["notes"]),
+                sources=list(values.get("sources", [])),
             )
         except (KeyError, TypeError, ValueError) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)

@@ -26,10 +26,10 @@ Row = tuple[str, dict[str, Any]]  # where it is ("runs.csv line 4"), column -> v
 def load(
     paths: Iterable[Path | str],
     *,
-    n_params: str | None = None,
-    n_tokens: str | None = None,
-    flops: str | None = None,
-    loss: str | None = None,
+    n_params: str = "",
+    n_tokens: str = "",
+    flops: str = "",
+    loss: str = "",
     flops_kind: FlopsKind = "exact",
 ) -> Observations:
     """The observations of every path, together.
@@ -62,7 +62,7 @@ def _join(parts: list[Observations]) -> Observations:
 
 
 def _runs(directory: Path, kind: FlopsKind) -> Observations:
-    found, missing = _run_directories(directory)
+    found, missing = run_directories(directory)
     if not found:
         raise DataError(
             f"{directory} holds no finished run (no result.json in it or in the directories below); "
@@ -89,8 +89,8 @@ def _runs(directory: Path, kind: FlopsKind) -> Observations:
     return Observations.from_dicts(rows, tuple(notes), {**names, "flops": f"{key} ({said})"})
 
 
-def _run_directories(directory: Path) -> tuple[list[tuple[Path, float | None]], list[str]]:
-    """([(run directory, its budget)], names of runs without a result)."""
+def run_directories(directory: Path) -> tuple[list[tuple[Path, float | None]], list[str]]:
+    """([(run directory, its budget)], names of runs without a result) of a run, a ladder or a directory of runs."""
     if (directory / "result.json").exists():
         return [(directory, None)], []
     if (directory / "ladder.json").exists():
@@ -121,7 +121,7 @@ def _run_directories(directory: Path) -> tuple[list[tuple[Path, float | None]], 
 # Tables
 
 
-def _table(path: Path, mapping: dict[str, str | None]) -> Observations:
+def _table(path: Path, mapping: dict[str, str]) -> Observations:
     if not path.exists():
         raise DataError(f"{path} does not exist; give run directories, a ladder or a table.")
     columns, rows = _read(path)
@@ -215,7 +215,7 @@ def _parquet(path: Path) -> tuple[list[str], list[Row]]:
     return [*names, *(f"\0{name}" for name in {n for n in names if names.count(n) > 1})], rows
 
 
-def _columns(path: Path, columns: list[str], mapping: dict[str, str | None]) -> dict[str, str]:
+def _columns(path: Path, columns: list[str], mapping: dict[str, str]) -> dict[str, str]:
     """Quantity -> column, for the loss and at least two of N, D and C."""
     available = [c for c in columns if not c.startswith("\0")]
     listed = ", ".join(map(repr, dict.fromkeys(available)))
@@ -226,7 +226,7 @@ def _columns(path: Path, columns: list[str], mapping: dict[str, str | None]) -> 
             if f"\0{wanted}" in columns:
                 raise DataError(f"{path} has more than one column {wanted!r}; rename one (its columns: {listed}).")
             used[name] = wanted
-        elif column is not None:
+        elif column:
             raise DataError(f"{path} has no column {column!r}{closest(column, available)}; its columns are {listed}.")
     taken = list(used.values())
     for name, column in used.items():

@@ -49,6 +49,7 @@ class Plan:
     warnings: list[str]
     context: int
     batch: int
+    cost: dict[str, Any] | None = None  # seconds, energy_kwh, carbon_kg at an observed run's speed; estimates
 
     def model(self) -> ModelConfig:
         """The decoder to train."""

@@ -12,12 +12,7 @@ WIDTH_STEP = 16
 
 
 def family(
-    vocab_size: int,
-    *,
-    smallest: float = 1e3,
-    largest: float = 1e12,
-    width_step: int = WIDTH_STEP,
-    like: ModelConfig | None = None,
+    vocab_size: int, *, smallest: float = 1e3, largest: float = 1e12, like: ModelConfig | None = None
 ) -> list[ModelConfig]:
     """Decoders by rising N from `smallest` to `largest` parameters without embeddings, in PaLM's proportions.
 
@@ -25,17 +20,16 @@ def family(
     128 at 8 billion); heads are 16 to 128 wide, even, and divide D. Loss changes by a few percent at most over a wide
     range of shapes at the same N (Kaplan et al. 2020, section 3.1). Fields other than sizes come from `like`.
     """
-    base = like or ModelConfig(vocab_size=vocab_size, d_model=width_step, n_layers=1, n_heads=1)
+    base = like or ModelConfig(vocab_size=vocab_size, d_model=WIDTH_STEP, n_layers=1, n_heads=1)
     base = replace(base, vocab_size=vocab_size, head_dim=0, d_ff=0)
     shapes: list[ModelConfig] = []
-    width = width_step
-    while True:
+    width = WIDTH_STEP
+    while not shapes or count_params(shapes[-1]).non_embedding <= largest:
         depths = sorted({math.floor(depth_for(width)), math.ceil(depth_for(width))})
         shapes += [replace(base, d_model=width, n_layers=n, n_heads=heads_for(width)) for n in depths]
-        if count_params(shapes[-1]).non_embedding > largest:
-            break
-        # Steps of about 6% in width, on the grid: finer than any valley is sharp.
-        width += width_step * max(1, round(0.06 * width / width_step))
+        # Steps of about 6% in width, finer than any valley is sharp, on a grid that shards well where it is wide.
+        grid = WIDTH_STEP if width < 512 else 64 if width < 2048 else 128
+        width = (width // grid + max(1, round(0.06 * width / grid))) * grid
     return by_size(s for s in shapes if smallest <= count_params(s).non_embedding <= largest)
 
 
