@@ -46,8 +46,8 @@ class Checkpoints:
     ) -> None:
         if keep_last < 1 or keep_every_steps < 0:
             raise ConfigError(
-                f"checkpoint.keep_last is {keep_last} and keep_every_steps {keep_every_steps}; keep at least the last 1,"
-                " and every 0 (none) or more steps."
+                f"checkpoint.keep_last is {keep_last} and checkpoint.keep_every_steps {keep_every_steps}; they must be"
+                " at least 1 and 0 (none)."
             )
         self.directory = Path(directory).absolute()
         self.keep_last = keep_last
