@@ -47,13 +47,13 @@ def train_step(
         return loss + z_loss, (loss, z_loss)
 
     grads, (loss, z_loss) = jax.grad(objective, has_aux=True)(state.params)
-    grad_norm = optax.global_norm(grads)
+    grad_norm = optax.tree.norm(grads)
     scale = jnp.minimum(1.0, optimizer.clip_norm / jnp.maximum(grad_norm, 1e-12))
     grads = jax.tree.map(lambda g: g * scale, grads)
     transformation = make_optimizer(optimizer, decoder.parameter_axes(state.params))
     updates, moments = transformation.update(grads, state.optimizer, state.params, learning_rate=learning_rate)
     params = jax.tree.map(jnp.add, state.params, updates)
-    metrics = jnp.stack([loss, z_loss, grad_norm, optax.global_norm(updates), optax.global_norm(params)])
+    metrics = jnp.stack([loss, z_loss, grad_norm, optax.tree.norm(updates), optax.tree.norm(params)])
     return TrainState(state.step + 1, params, moments), metrics
 
 
