@@ -16,7 +16,8 @@ import pytest
 
 from areca.errors import CheckpointError
 from areca.train import record
-from areca.train.record import RunRecord, metrics_without_timing, read_metrics, read_run_json
+from areca.train.checkpoint import Checkpoints
+from areca.train.record import RunRecord, metrics_without_timing, read_metrics, read_run_json, unstarted
 
 
 def _line(step: int) -> dict:
@@ -222,3 +223,22 @@ def test_an_append_costs_less_than_50_microseconds(tmp_path):
                 run.append_metrics(values)
             costs.append((time.perf_counter() - started) / 100)
     assert min(costs) < 50e-6
+
+
+def test_a_directory_left_before_run_json_may_be_started_in_and_no_other(tmp_path):
+    # A kill while the program compiles must not leave a directory that no command accepts.
+    run = tmp_path / "run"
+    assert unstarted(run)
+    with RunRecord(run), Checkpoints(run / "checkpoints"):
+        pass
+    (run / ".run.json.ab12.tmp").touch()
+    assert unstarted(run)
+    assert not unstarted(tmp_path)  # holds something that isn't ours
+    for name in ("metrics.jsonl", "events.jsonl"):
+        (run / name).write_text("{}\n")
+        assert not unstarted(run)
+        (run / name).write_text("")
+    (run / "checkpoints" / "10").mkdir()
+    assert not unstarted(run)
+    (tmp_path / "file").touch()
+    assert not unstarted(tmp_path / "file")

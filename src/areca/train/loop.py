@@ -31,7 +31,7 @@ from areca.model.counts import (
 )
 from areca.train import schedules
 from areca.train.checkpoint import Checkpoints
-from areca.train.record import RunRecord, read_metrics, read_run_json
+from areca.train.record import RunRecord, read_metrics, read_run_json, unstarted
 
 RUN_AHEAD = 8  # steps enqueued before their metrics are read (more than 32 with a collective hang XLA on the CPU)
 Resume = Literal["never", "must", "auto"]
@@ -134,12 +134,13 @@ def _identity(config: RunConfig, store: TokenStore, threads: int, labels: dict[s
 def _look(run_dir: Path, identity: dict[str, Any], resume: Resume, say: Say) -> dict[str, Any] | None:
     """Compares the directory with what is asked; the result if the run is finished, None to start or go on."""
     if not (run_dir / "run.json").exists():
-        if resume == "must":
+        killed = (run_dir / ".lock").exists()
+        if resume == "must" and not killed:
             raise CheckpointError(f"{run_dir} holds no run to resume; leave out --resume to start one there.")
-        if run_dir.is_dir() and any(p.name != ".lock" for p in run_dir.iterdir()) and resume == "never":
+        if not unstarted(run_dir):
             raise ConfigError(f"{run_dir} is not empty and holds no run; choose another --out.")
-        if resume == "auto":
-            say(f"{run_dir} holds no run yet: starting one.")
+        if resume != "never":
+            say(f"{run_dir} holds no run yet{' (one was stopped before it began)' if killed else ''}: starting one.")
         return None
     if resume == "never":
         raise CheckpointError(f"{run_dir} holds a run already; go on with --resume or choose another --out.")

@@ -17,8 +17,9 @@ from typing import Any
 
 from areca.errors import CheckpointError
 from areca.files import read_json, read_jsonl, write_json
+from areca.train.checkpoint_files import RECORD
 
-RUN, METRICS, EVENTS, RESULT, LOCK = "run.json", "metrics.jsonl", "events.jsonl", "result.json", ".lock"
+RUN, METRICS, EVENTS, CHECKPOINTS, LOCK = "run.json", "metrics.jsonl", "events.jsonl", "checkpoints", ".lock"
 TIMING_FIELDS = frozenset({"tokens_per_second", "mfu", "seconds"})  # differ between two equal runs
 
 
@@ -85,6 +86,24 @@ class RunRecord:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def unstarted(run_dir: Path | str) -> bool:
+    """True if a run may begin there: absent, empty, or with no more than a run killed before its run.json leaves."""
+    run_dir = Path(run_dir)
+    if not run_dir.is_dir():
+        return not run_dir.exists()
+    if not {p.name for p in run_dir.iterdir()} <= {LOCK, METRICS, EVENTS, CHECKPOINTS} | _temporary(run_dir, RUN):
+        return False
+    if any((run_dir / name).exists() and (run_dir / name).stat().st_size for name in (METRICS, EVENTS)):
+        return False
+    within = run_dir / CHECKPOINTS
+    return not within.exists() or {p.name for p in within.iterdir()} <= {RECORD} | _temporary(within, RECORD)
+
+
+def _temporary(directory: Path, name: str) -> set[str]:
+    """What a killed atomic write of `name` leaves."""
+    return {p.name for p in directory.glob(f".{name}.*.tmp")}
 
 
 def read_run_json(run_dir: Path | str) -> dict[str, Any]:
