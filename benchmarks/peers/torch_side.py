@@ -1,8 +1,8 @@
 """The step in PyTorch: a plain model written for speed (eager or compiled), and transformers' CohereForCausalLM.
 
-Written for speed: one joined input projection, rotary positions on
-contiguous halves (kernels are permuted once, so the numbers are those of interleaved pairs), scaled_dot_product_attention
-with is_causal over expanded keys, the logit scale on the hidden state rather than on the logits, fused Adam.
+Written for speed: one joined input projection, rotary positions on contiguous halves (kernels are permuted once, so the
+numbers are those of interleaved pairs), scaled_dot_product_attention with is_causal over expanded keys, the logit scale
+on the hidden state rather than on the logits, fused Adam.
 """
 
 from collections.abc import Callable

@@ -49,7 +49,7 @@ def test_mfu_of_megatron_turing_nlg(with_attention, percent):
 
 
 def test_training_flops_of_palm_540b():
-    # Table 21 (compute usage): 2.56e24 FLOPs over 780 billion tokens.
+    # The appendix on compute usage: 2.56e24 FLOPs over 780 billion tokens.
     flops = 780e9 * exact_flops_per_token(PRESETS["palm-540b"], 2048)
     assert f"{flops:.2e}" == "2.56e+24"
 

@@ -63,11 +63,12 @@ def _rms(p: Array, stacked_axes: int) -> Array:
 
 
 def adam(config: OptimizerConfig) -> optax.GradientTransformationExtraArgs:
-    """Adam with decoupled decay of matrices (AdamW); `learning_rate` arrives with each update."""
+    """Adam with decoupled decay (AdamW); `learning_rate` arrives with each update."""
     scale = optax.scale_by_adam(b1=config.momentum, b2=config.beta2)
 
     def update(grads: Any, state: Any, params: Any = None, *, learning_rate: Array, **_: Any):
-        directions, state = scale.update(grads, state, params)
+        with jax.numpy_dtype_promotion("standard"):  # optax raises a float to an integer step count
+            directions, state = scale.update(grads, state, params)
 
         def move(p: Array, d: Array) -> Array:
             return -learning_rate * (d + config.weight_decay * p)
