@@ -26,6 +26,10 @@ class CheckpointError(ArecaError):
     """A checkpoint or a run directory that is missing, damaged or belongs to another configuration."""
 
 
+class RunBusyError(CheckpointError):
+    """Another process trains in the run directory."""
+
+
 class FitError(ArecaError):
     """A law that the data can't determine, or a fit that did not converge."""
 

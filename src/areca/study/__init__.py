@@ -1,0 +1,1 @@
+"""FAMILIES of runs: the ladder, the quickstart. Composes data, training, laws, plan and report."""

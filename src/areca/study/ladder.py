@@ -1,0 +1,140 @@
+"""A ladder: for each of some budgets a row of sizes, every run spending the budget in exact FLOPs.
+
+    DIR/ladder.json      the budgets, the runs, and what they were made from
+    DIR/runs/NAME/       one run directory each
+
+The same call goes on with an interrupted ladder; finished runs are not made again.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from areca.config import ModelConfig, RunConfig, differences, to_dict
+from areca.data.store import TokenStore
+from areca.errors import ConfigError, DataError
+from areca.files import read_json, write_json
+from areca.model.counts import count_params, exact_flops_per_token
+from areca.study import recipe
+from areca.study.pool import Heard, Job, run_jobs
+
+# The optimum of L(N, D) on the default corpus is near N = OPTIMUM (C / 1e12)^1/2; sizes are laid around it.
+OPTIMUM = 55_000
+SPREAD = 4.0  # the smallest and the largest size of a budget, as factors below and above
+WIDTHS = (*range(16, 64, 8), *range(64, 1025, 16))
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """All runs of a ladder, in the order of ladder.json."""
+
+    directory: Path
+    budgets: tuple[float, ...]
+    jobs: list[Job]
+
+    def total_flops(self) -> float:
+        return sum(j.cost for j in self.jobs)
+
+
+def plan_ladder(
+    directory: Path | str,
+    store: Path | str,
+    budgets: Sequence[float],
+    *,
+    sizes: int = 5,
+    shapes: Sequence[ModelConfig] = (),
+    context: int = recipe.CONTEXT,
+    seed: int = 0,
+    threads: int = 1,
+) -> Ladder:
+    """Lays out a ladder: `sizes` shapes for each budget around its expected optimum, or `shapes` for all.
+
+    Every run has a seed of its own, folded from `seed`, so that the scatter about the law is that of new runs.
+    Raises ConfigError for budgets or sizes that can't be used, DataError when the store has too few tokens.
+    """
+    budgets = tuple(sorted(float(b) for b in budgets))
+    if not budgets or budgets[0] <= 0:
+        raise ConfigError(f"budgets are {list(budgets)}; give positive numbers of FLOPs, such as 3e11 1e12 3e12.")
+    if len(set(budgets)) < len(budgets):
+        raise ConfigError(f"a budget is given twice in {list(budgets)}.")
+    if not shapes and sizes < 1:
+        raise ConfigError(f"sizes is {sizes}; a budget needs at least one (four or more for a law).")
+    opened = TokenStore.open(store)
+    directory = Path(directory)
+    jobs: list[Job] = []
+    for budget in budgets:
+        row = list(shapes) or shapes_around(opened.vocab_size, budget, sizes)
+        for model in row:
+            model = model.resolved()
+            name = f"{budget:.2e}-n{count_params(model).non_embedding}".replace("+", "")
+            config = recipe.run_config(
+                model, str(store), budget, seed=seed * 1000 + len(jobs), threads=threads, context=context
+            )
+            _enough(opened, config, name)
+            cost = exact_flops_per_token(model, context) * config.tokens
+            labels = {"budget_flops": budget, "name": name}
+            jobs.append(Job(name, config, directory / "runs" / name, labels, cost))
+    return Ladder(directory, budgets, jobs)
+
+
+def shapes_around(vocab_size: int, budget: float, sizes: int) -> list[ModelConfig]:
+    """`sizes` decoders of the family whose N are spread evenly (in log) around the budget's expected optimum."""
+    centre = OPTIMUM * (budget / 1e12) ** 0.5
+    family = [recipe.shape(vocab_size, width) for width in WIDTHS]
+    numbers = [count_params(m).non_embedding for m in family]
+    chosen: list[int] = []
+    for i in range(sizes):
+        wanted = centre * SPREAD ** (2 * i / (sizes - 1) - 1 if sizes > 1 else 0)
+        free = [j for j in range(len(family)) if j not in chosen]
+        chosen.append(
+            min(free, key=lambda j: abs(numbers[j] / wanted - 1) if numbers[j] > wanted else wanted / numbers[j] - 1)
+        )
+    return [family[j] for j in sorted(chosen)]
+
+
+def _enough(store: TokenStore, config: RunConfig, name: str) -> None:
+    have = sum(c.train_tokens for c in store.corpora)
+    if config.tokens > have:
+        raise DataError(
+            f"run {name} reads {config.tokens:,} tokens but {store.path} has {have:,} to train on, so it would repeat "
+            "them; give a smaller budget, larger sizes or more text."
+        )
+
+
+def run_ladder(ladder: Ladder, *, workers: int = 0, on_progress: Heard, on_result: Heard) -> list[dict[str, Any]]:
+    """Makes the runs that are not made yet and returns all results, in order."""
+    record = describe(ladder)
+    path = ladder.directory / "ladder.json"
+    if path.exists():
+        changed = differences(read_json(path), record)
+        if changed:
+            raise ConfigError(
+                f"{ladder.directory} holds another ladder ({changed[0][:200]}); "
+                "choose another directory or the same settings."
+            )
+    else:
+        write_json(path, record)
+    threads = ladder.jobs[0].config.threads
+    results = run_jobs(ladder.jobs, threads=threads, workers=workers, on_progress=on_progress, on_result=on_result)
+    return [results[j.name] for j in ladder.jobs]
+
+
+def describe(ladder: Ladder) -> dict[str, Any]:
+    """The content of ladder.json."""
+    return {
+        "budgets_flops": list(ladder.budgets),
+        "runs": [
+            {
+                "name": j.name,
+                "budget_flops": j.labels["budget_flops"],
+                "path": str(j.run_dir.relative_to(ladder.directory)),
+                "n_params": count_params(j.config.model).non_embedding,
+                "n_tokens": j.config.tokens,
+                "learning_rate": j.config.optimizer.learning_rate,
+                "config": {k: v for k, v in to_dict(j.config).items() if k != "data"},
+            }
+            for j in ladder.jobs
+        ],
+    }

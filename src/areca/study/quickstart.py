@@ -1,0 +1,221 @@
+"""The whole story on real text: store, ladder, law, plan, the planned run, samples, report.
+
+    OUT/store/  OUT/ladder/  OUT/law.json  OUT/plan.json  OUT/verify/  OUT/samples.json  OUT/report.html, report.json
+    OUT/quickstart.json   the settings and what each stage took
+
+Each stage reads what the ones before wrote and is skipped when its own output is there, so the same command goes on
+after an interruption. Sizes follow from `minutes` by arithmetic alone: the same numbers on any machine, however fast.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from areca.config import differences
+from areca.errors import ConfigError
+from areca.files import read_json, write_json
+from areca.runtime import available_cores
+from areca.study import recipe
+from areca.study.ladder import Ladder, plan_ladder, run_ladder
+from areca.study.pool import Job, run_jobs
+from areca.study.progress import FamilyProgress
+
+# A ladder's FLOPs for `minutes` are (minutes - OVERHEAD) x FLOPS_PER_MINUTE, what two cores of a 2023 server did with
+# it (docs/log.md): a choice of size, never a measurement of this machine.
+OVERHEAD_MINUTES = 1.5
+FLOPS_PER_MINUTE = 3.4e12
+RUNGS = (1.0, 2.8, 8.0)  # budgets, relative to the smallest
+STRETCH = 4.5  # the planned run's budget over the largest rung
+SIZES = 5
+PROMPTS = ("", "The function returns", "Hi! How are you", "Parameters\n----------\n")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What determines the numbers of a quickstart."""
+
+    minutes: float = 10.0
+    seed: int = 0
+    sources: tuple[str, ...] = ("docs", "chitchat")
+    vocab_size: int = 1024
+    context: int = recipe.CONTEXT
+    verify_threads: int = 0  # 0: one for each core
+
+    def budgets(self) -> tuple[float, ...]:
+        """The ladder's budgets in exact FLOPs, rounded to two digits."""
+        if not 2.0 <= self.minutes <= 10_000:
+            raise ConfigError(f"minutes is {self.minutes:g}; a ladder worth fitting takes from 2 to 10000.")
+        total = (self.minutes - OVERHEAD_MINUTES) * FLOPS_PER_MINUTE
+        smallest = total / (SIZES * sum(RUNGS) + STRETCH * RUNGS[-1])
+        return tuple(float(f"{smallest * r:.1e}") for r in RUNGS)
+
+
+def quickstart(out: Path | str, settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+    """Runs what is not there yet and returns the content of report.json.
+
+    `say` is called with lines of progress. ConfigError if `out` was made with other settings; KeyboardInterrupt and
+    Interrupted leave what is finished, and runs in progress saved.
+    """
+    out = Path(out)
+    settings = replace(settings, verify_threads=settings.verify_threads or available_cores())
+    budgets = settings.budgets()
+    clock = _open(out, settings)
+
+    with clock("text and tokenizer"):
+        store = _store(out / "store", settings, say)
+    ladder = plan_ladder(
+        out / "ladder", out / "store", budgets, sizes=SIZES, context=settings.context, seed=settings.seed
+    )
+    say(
+        f"ladder: {len(ladder.jobs)} runs at {', '.join(f'{b:.2g}' for b in budgets)} exact FLOPs "
+        f"on {sum(c['train_tokens'] for c in store['corpora']):,} tokens"
+    )
+    with clock("ladder"):
+        _ladder(ladder, say)
+    with clock("law"):
+        law = _law(out, settings)
+    with clock("plan"):
+        plan = _plan(out, law, settings, budgets[-1] * STRETCH)
+    say(
+        f"plan: {plan['best']['n_params']:,} parameters, {plan['best']['n_tokens']:,} tokens; predicted loss "
+        f"{plan['predicted_loss']:.4f}, 90% interval {plan['interval'][0]:.4f} to {plan['interval'][1]:.4f}"
+    )
+    with clock("planned run"):
+        verified = _verify(out, plan, settings, say)
+    error = plan["predicted_loss"] / verified["loss"] - 1
+    held = "inside" if plan["interval"][0] <= verified["loss"] <= plan["interval"][1] else "OUTSIDE"
+    say(f"achieved {verified['loss']:.4f}: predicted {error:+.2%} off, {held} the interval")
+    with clock("samples"):
+        _samples(out, settings)
+    from areca.report import build_report
+
+    clock.write()
+    return build_report([out], out)
+
+
+class _Clock:
+    """Times the stages; quickstart.json keeps the sum over interruptions."""
+
+    def __init__(self, path: Path, record: dict[str, Any]) -> None:
+        self.path, self.record = path, record
+
+    def __call__(self, stage: str) -> "_Clock":
+        self.stage = stage
+        return self
+
+    def __enter__(self) -> None:
+        self.started = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        seconds = time.monotonic() - self.started
+        known = {s["name"]: s for s in self.record["stages"]}
+        if self.stage in known:
+            known[self.stage]["seconds"] += seconds
+        else:
+            self.record["stages"].append({"name": self.stage, "seconds": seconds})
+        self.write()
+
+    def write(self) -> None:
+        write_json(self.path, self.record)
+
+
+def _open(out: Path, settings: Settings) -> _Clock:
+    path = out / "quickstart.json"
+    asked = {**asdict(settings), "sources": list(settings.sources)}
+    if path.exists():
+        record = read_json(path)
+        changed = differences(record["settings"], asked)
+        if changed:
+            raise ConfigError(
+                f"{out} holds a quickstart with other settings ({'; '.join(changed)}); choose another --out or go on "
+                "with the same."
+            )
+        return _Clock(path, record)
+    if out.exists() and any(out.iterdir()):
+        raise ConfigError(f"{out} is not empty and holds no quickstart; choose another --out.")
+    record = {
+        "minutes": settings.minutes,
+        "seed": settings.seed,
+        "started": time.time(),
+        "settings": asked,
+        "budgets_flops": list(settings.budgets()),
+        "stages": [],
+    }
+    clock = _Clock(path, record)
+    clock.write()
+    return clock
+
+
+def _store(path: Path, settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+    from areca.data.build import build_store
+
+    return build_store(path, settings.sources, vocab_size=settings.vocab_size, progress=say)
+
+
+def _ladder(ladder: Ladder, say: Callable[[str], None]) -> None:
+    progress = FamilyProgress({j.name: j.cost for j in ladder.jobs}, "run", None)
+    run_ladder(ladder, on_progress=progress.progress, on_result=progress.result)
+
+
+def _law(out: Path, settings: Settings) -> Any:
+    from areca.laws import LawReport, fit_laws, load
+
+    path = out / "law.json"
+    if not path.exists():
+        report = fit_laws(load([out / "ladder"]), seed=settings.seed)
+        replace(report, sources=["ladder"]).save(path)
+    # Read back either way, so that the plan is the same whether or not this call made the fit.
+    return LawReport.load(path)
+
+
+def _plan(out: Path, law: Any, settings: Settings, budget: float) -> dict[str, Any]:
+    from areca.files import write_json
+    from areca.plan.plan import plan_run
+    from areca.study.ladder import WIDTHS
+
+    path = out / "plan.json"
+    if not path.exists():
+        vocabulary = read_json(out / "store" / "store.json")["vocab_size"]
+        shapes = [recipe.shape(vocabulary, width) for width in WIDTHS]
+        batch = recipe.batch_sequences(budget)
+        plan = plan_run(law, budget, shapes, context=settings.context, batch=batch)
+        write_json(path, plan.to_dict())
+    return read_json(path)
+
+
+def _verify(out: Path, plan: dict[str, Any], settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+    from areca.model.config import ModelConfig
+
+    model = ModelConfig(**plan["best"]["shape"])
+    config = recipe.run_config(
+        model,
+        str(out / "store"),
+        plan["budget_flops"],
+        seed=settings.seed * 1000 + 999,
+        threads=settings.verify_threads,
+        context=settings.context,
+    )
+    name = "planned"
+    job = Job(name, config, out / "verify", {"budget_flops": plan["budget_flops"], "name": name}, plan["budget_flops"])
+    progress = FamilyProgress({name: job.cost}, "run", None)
+    results = run_jobs(
+        [job],
+        threads=settings.verify_threads,
+        workers=1,
+        on_progress=progress.progress,
+        on_result=progress.result,
+    )
+    return results[name]
+
+
+def _samples(out: Path, settings: Settings) -> list[dict[str, Any]]:
+    path = out / "samples.json"
+    if not path.exists():
+        from areca.evals.sample import sample
+
+        write_json(
+            path, sample(out / "verify", list(PROMPTS), tokens=60, temperature=0.8, top_k=40, seed=settings.seed)
+        )
+    return read_json(path)

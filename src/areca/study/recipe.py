@@ -1,0 +1,63 @@
+"""How a small run is trained: PaLM's optimizer with the learning rate, batch and warm-up measured at this scale.
+
+A law is only as good as its worst-tuned rung, so these are functions of the run and not constants to retype; the
+measurements behind them are in docs/log.md.
+"""
+
+from dataclasses import replace
+
+from areca.config import (
+    BatchConfig,
+    CheckpointConfig,
+    DataConfig,
+    EvalConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+    ScheduleConfig,
+)
+from areca.model.counts import exact_flops_per_token
+from areca.plan.shapes import depth_for, heads_for
+
+CONTEXT = 128
+SAVES = 4  # checkpoints of a run, at equal distances
+
+
+def shape(vocab_size: int, width: int) -> ModelConfig:
+    """The decoder of a width in the ladder's family: depth rises slowly with width, heads near 32 wide, F = 4 D."""
+    layers = max(2, round(depth_for(width)))
+    return ModelConfig(vocab_size, width, layers, heads_for(width)).resolved()
+
+
+def run_config(model: ModelConfig, store: str, flops: float, *, seed: int, threads: int, context: int) -> RunConfig:
+    """The run that spends `flops` (exact) on `model`: its decay ends at its own last token."""
+    per_token = exact_flops_per_token(model, context)
+    batch = batch_sequences(flops)
+    step_tokens = batch * context
+    steps = max(1, round(flops / (per_token * step_tokens)))
+    tokens = steps * step_tokens
+    return RunConfig(
+        model=model,
+        data=DataConfig(store=store, context=context, seed=seed),
+        tokens=tokens,
+        optimizer=OptimizerConfig(learning_rate=learning_rate(steps), weight_decay=0.0),
+        schedule=ScheduleConfig(name="cosine", warmup_tokens=round(0.1 * tokens), final_fraction=0.1),
+        batch=BatchConfig(((0, batch),)),
+        evaluation=EvalConfig(max_tokens=0, batch=32),
+        checkpoint=CheckpointConfig(every_steps=max(1, -(-steps // SAVES)), keep_last=1),
+        seed=seed,
+        threads=threads,
+    )
+
+
+def batch_sequences(flops: float) -> int:
+    """Sequences a step."""
+    return 4 if flops < 1e12 else 8
+
+
+def learning_rate(steps: int) -> float:
+    """The peak rate, relative to each matrix' root mean square."""
+    return round(0.07 * min(1.0, (1000 / steps) ** 0.3), 4)
+
+
+__all__ = ["CONTEXT", "replace", "run_config", "shape"]
