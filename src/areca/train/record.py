@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from areca.errors import CheckpointError
+from areca.errors import CheckpointError, RunBusyError
 from areca.files import read_json, read_jsonl, write_json
 from areca.train.checkpoint_files import RECORD
 
@@ -136,7 +136,7 @@ def _lock(run_dir: Path) -> int:
         os.close(handle)
         if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
             raise
-        raise CheckpointError(
+        raise RunBusyError(
             f"{run_dir} is being trained by another process{f' (pid {holder})' if holder else ''}; wait until it ends,"
             " stop it, or choose another --out."
         ) from None
