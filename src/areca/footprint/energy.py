@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from areca.errors import ConfigError
+from areca.footprint.cpus import cpu_name, cpu_watts_per_core
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,6 @@ class GridIntensity:
 
 # Patterson et al. 2021, table 1: the average of the United States, which the paper takes where the place is unknown.
 DEFAULT_GRID = GridIntensity(0.429, "United States average, Patterson et al. 2021, table 1")
-# A core of a server CPU: 205 to 280 W for 20 to 64 cores of the Xeon and EPYC parts of 2018 to 2023, with its share
-# of memory and board.
-WATTS_PER_CORE = 10.0
-CPU_SOURCE = "10 W a core in use: server CPU TDPs of 4 to 10 W a core, memory and board; no sensor was read"
 NO_PUE = 1.0  # a laptop or a desk has no datacenter around it
 
 
@@ -51,15 +48,19 @@ def estimate_run(
     seconds: float,
     cores: float,
     *,
-    watts_per_core: float = WATTS_PER_CORE,
-    source: str = CPU_SOURCE,
+    watts_per_core: float | None = None,
+    source: str = "",
     pue: float = NO_PUE,
     grid: GridIntensity = DEFAULT_GRID,
 ) -> dict[str, Any]:
     """{"energy_kwh": {...}, "carbon_kg": {...}} of a run on `cores` CPU cores, tagged as an estimate.
 
-    Only the cores in use are counted: a container is not charged for its whole host.
+    Only the cores in use are counted: a container is not charged for its whole host. Watts a core are this CPU's TDP
+    over its cores where `cpus.py` knows it, otherwise an assumption; `source` says which.
     """
+    if watts_per_core is None:
+        watts_per_core, source = cpu_watts_per_core(cpu_name())
+    source = source or "watts a core as given; no sensor was read"
     kwh = energy_kwh(hours=seconds / 3600, chips=cores, watts=watts_per_core, pue=pue)
     return tagged(kwh, kind="estimated (TDP)", watts=cores * watts_per_core, source=source, pue=pue, grid=grid)
 

@@ -160,9 +160,16 @@ def _step(
     matrix = np.where(both, matrix, 0.0) * scaling[:, :, None] * scaling[:, None, :]
     index = np.arange(N_PARAMETERS)
     matrix[:, index, index] += np.where(free, 1e-12 + 1e-4 * damping[:, None], 1.0)
-    values, vectors = np.linalg.eigh(matrix)
-    values = np.maximum(np.abs(values), 1e-9)
-    rotated = np.einsum("sij,si->sj", vectors, slope * free * scaling)
-    step = -np.einsum("sij,sj->si", vectors, rotated / values) * scaling
+    right = slope * free * scaling
+    try:
+        step = -np.linalg.solve(matrix, right[:, :, None])[:, :, 0]
+        uphill = ~((step * right).sum(axis=1) < 0)
+    except np.linalg.LinAlgError:
+        step, uphill = np.zeros_like(right), np.ones(len(right), dtype=bool)
+    if uphill.any():  # an indefinite matrix: the same with its eigenvalues made positive
+        values, vectors = np.linalg.eigh(matrix[uphill])
+        rotated = np.einsum("sij,si->sj", vectors, right[uphill]) / np.maximum(np.abs(values), 1e-9)
+        step[uphill] = -np.einsum("sij,sj->si", vectors, rotated)
+    step = step * scaling
     longest = np.abs(step).max(axis=1, keepdims=True)
     return step * np.minimum(1.0, MAX_STEP / np.maximum(longest, 1e-300))
