@@ -5,10 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from areca import runtime
+
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
 os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
+# Programs compiled by one test serve the next, also in other processes, and none come from outside of the tests.
+os.environ.setdefault("ARECA_CACHE", str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "areca"))
+runtime.prepare()  # before jax starts: runs in this process then have `threads` 0
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -24,3 +29,11 @@ def shared_data():
         return path
 
     return find
+
+
+@pytest.fixture(scope="session")
+def tiny_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The token store of tests/tiny.py."""
+    from tiny import build_tiny_store
+
+    return build_tiny_store(tmp_path_factory.mktemp("tiny"))

@@ -18,6 +18,7 @@ No biases anywhere. The five input kernels are kept apart (each is a matrix of i
 and to other formats) and joined for one multiplication.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -27,7 +28,7 @@ from jaxtyping import Float, Int
 
 from areca.model.attention import attention, pairs_to_halves, rope_angles, rotate_halves
 from areca.model.config import ModelConfig
-from areca.model.loss import cross_entropy, token_losses
+from areca.model.loss import Parts, cross_entropy, token_losses
 
 UNROLL_LIMIT = 6  # at most this many layers are unrolled on the CPU, where a scan costs 8 to 10%
 
@@ -85,8 +86,8 @@ def init(config: ModelConfig, key: Array) -> Decoder:
 
 def loss(
     config: ModelConfig, params: Decoder, tokens_BS: Int[Array, "B S"], z_loss: float = 1e-4
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Mean cross-entropy (nats a token) and z-loss of predicting tokens[:, 1:] from tokens[:, :-1]; S = T + 1."""
+) -> tuple[Float[Array, ""], Parts]:
+    """What training minimises, predicting tokens[:, 1:] from tokens[:, :-1] (S = T + 1), and its parts to log."""
     x_BTD = hidden(config, params, tokens_BS[:, :-1])
     return cross_entropy(x_BTD, params.embedding.astype(x_BTD.dtype), tokens_BS[:, 1:], z_loss)
 
@@ -99,7 +100,11 @@ def losses(config: ModelConfig, params: Decoder, tokens_BS: Int[Array, "B S"]) -
 
 def logits(config: ModelConfig, params: Decoder, tokens_BT: Int[Array, "B T"]) -> Float[Array, "B T V"]:
     """Logits in float32. Materialises B T V numbers: for tests, decoding and short texts."""
-    x_BTD = hidden(config, params, tokens_BT)
+    return unembed(params, hidden(config, params, tokens_BT))
+
+
+def unembed(params: Decoder, x_BTD: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+    """x E^T / sqrt(D) in float32."""
     e_VD = params.embedding.astype(x_BTD.dtype)
     return jnp.einsum("btd,vd->btv", x_BTD, e_VD, preferred_element_type=jnp.float32) * (x_BTD.shape[-1] ** -0.5)
 
@@ -112,7 +117,7 @@ def hidden(config: ModelConfig, params: Decoder, tokens_BT: Int[Array, "B T"]) -
     cos_Tk, sin_Tk = rope_angles(tokens_BT.shape[1], c.head_dim, c.rope_theta)
 
     def layer(x_BTD: Array, p: Layers) -> tuple[Array, None]:
-        return block(c, p, x_BTD, cos_Tk, sin_Tk), None
+        return block(c, p, x_BTD, cos_Tk[None], sin_Tk[None]), None
 
     if c.n_layers <= UNROLL_LIMIT and jax.default_backend() == "cpu":
         for p in unstack(params.layers, c.n_layers):
@@ -122,8 +127,18 @@ def hidden(config: ModelConfig, params: Decoder, tokens_BT: Int[Array, "B T"]) -
     return layer_norm(x_BTD, params.norm, c.norm_epsilon)
 
 
-def block(config: ModelConfig, p: Layers, x_BTD: Array, cos_Tk: Array, sin_Tk: Array) -> Array:
-    """One parallel block: both branches read the same norm (PaLM section 2). `p` holds one layer, without axis L."""
+def block(
+    config: ModelConfig,
+    p: Layers,
+    x_BTD: Array,
+    cos_BTk: Array,
+    sin_BTk: Array,
+    attend: Callable[[Array, Array, Array], Array] = attention,
+) -> Array:
+    """One parallel block: both branches read the same norm (PaLM section 2). `p` holds one layer, without axis L.
+
+    The angles' axis B may be 1. `attend` gets q_BTHK, k_BTK and v_BTK after rotation; decoding puts its cache there.
+    """
     c = config
     H, K, F, D = c.n_heads, c.head_dim, c.d_ff, c.d_model
     dtype = x_BTD.dtype
@@ -134,10 +149,10 @@ def block(config: ModelConfig, p: Layers, x_BTD: Array, cos_Tk: Array, sin_Tk: A
     q_BTX, k_BTK, v_BTK, gate_BTF, up_BTF = jax.lax.split(h_BTD @ joined, (H * K, K, K, F, F), axis=2)
 
     B, T, _ = x_BTD.shape
-    cos, sin = cos_Tk.astype(dtype), sin_Tk.astype(dtype)
-    q_BTHK = rotate_halves(q_BTX.reshape(B, T, H, K), cos[None, :, None], sin[None, :, None])
-    k_BTK = rotate_halves(k_BTK, cos[None], sin[None])
-    a_BTX = attention(q_BTHK, k_BTK, v_BTK).reshape(B, T, H * K)
+    cos, sin = cos_BTk.astype(dtype), sin_BTk.astype(dtype)
+    q_BTHK = rotate_halves(q_BTX.reshape(B, T, H, K), cos[:, :, None], sin[:, :, None])
+    k_BTK = rotate_halves(k_BTK, cos, sin)
+    a_BTX = attend(q_BTHK, k_BTK, v_BTK).reshape(B, T, H * K)
     m_BTF = jax.nn.silu(gate_BTF) * up_BTF
 
     out_XD = p.attention_out.reshape(H * K, D).astype(dtype)
@@ -169,4 +184,4 @@ def parameter_axes(params: Decoder) -> Decoder:
     return Decoder(embedding=0, layers=jax.tree.map(lambda _: 1, params.layers), norm=0)  # type: ignore[arg-type]
 
 
-__all__ = ["Decoder", "Layers", "hidden", "init", "logits", "loss", "losses", "parameter_axes"]
+__all__ = ["Decoder", "Layers", "hidden", "init", "logits", "loss", "losses", "parameter_axes", "unembed"]

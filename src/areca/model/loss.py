@@ -7,6 +7,7 @@ a chunk of rows at a time; the backward pass only scales. Logits of one chunk ex
 """
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,19 +17,27 @@ from jaxtyping import Float, Int
 CHUNK_BYTES = 4 << 20  # of float32 logits, about what stays in cache
 
 
+class Parts(NamedTuple):
+    """The two terms of the training objective, to be logged apart. No gradient flows through them."""
+
+    loss: Float[Array, ""]  # cross-entropy, nats a token
+    z_loss: Float[Array, ""]
+
+
 def cross_entropy(
     x_BTD: Float[Array, "B T D"],
     embedding_VD: Float[Array, "V D"],
     targets_BT: Int[Array, "B T"],
     z_loss: float,
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Mean over positions of -log p(target) and of z_loss * log(Z)^2, in nats; logits are x E^T / sqrt(D).
+) -> tuple[Float[Array, ""], Parts]:
+    """Mean over positions of -log p(target) + z_loss * log(Z)^2, in nats, and its parts; logits are x E^T / sqrt(D).
 
-    Both are returned so that they can be logged apart; training minimises their sum. Differentiable in x and E, and
-    only through that sum: the two cotangents must be equal.
+    The sum is differentiable in x and E, once. The parts are constants to differentiation: their gradients are not
+    computed (for that of the cross-entropy alone, give z_loss 0).
     """
     D = x_BTD.shape[-1]
-    return _cross_entropy(x_BTD.reshape(-1, D), embedding_VD, targets_BT.reshape(-1), z_loss)
+    total, loss, z = _cross_entropy(x_BTD.reshape(-1, D), embedding_VD, targets_BT.reshape(-1), z_loss)
+    return total, Parts(jax.lax.stop_gradient(loss), jax.lax.stop_gradient(z))
 
 
 def token_losses(
@@ -41,9 +50,15 @@ def token_losses(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _cross_entropy(x_MD: Array, e_VD: Array, target_M: Array, z_loss: float) -> tuple[Array, Array]:
+def _cross_entropy(x_MD: Array, e_VD: Array, target_M: Array, z_loss: float) -> tuple[Array, Array, Array]:
     loss_M, log_z_M, _ = _rows(x_MD, e_VD, target_M)
-    return jnp.mean(loss_M), z_loss * jnp.mean(log_z_M**2)
+    return _total(loss_M, log_z_M, z_loss)
+
+
+def _total(loss_M: Array, log_z_M: Array, z_loss: float) -> tuple[Array, Array, Array]:
+    """The objective, then its two terms."""
+    loss, z = jnp.mean(loss_M), z_loss * jnp.mean(log_z_M**2)
+    return loss + z, loss, z
 
 
 def _rows(x_MD: Array, e_VD: Array, target_M: Array) -> tuple[Array, Array, Array]:
@@ -88,12 +103,12 @@ def _forward(x_MD: Array, e_VD: Array, target_M: Array, z_loss: float):
     chunked = (x_MD.reshape(n, M // n, D), target_M.reshape(n, M // n))
     de_DV, (loss, log_z, dx) = jax.lax.scan(chunk, zero_DV, chunked)
     saved = (dx.reshape(M, D), de_DV.T.astype(e_VD.dtype))
-    return (jnp.mean(loss), z_loss * jnp.mean(log_z**2)), saved
+    return _total(loss, log_z, z_loss), saved
 
 
-def _backward(z_loss: float, saved: tuple[Array, Array], cotangents: tuple[Array, Array]):
+def _backward(z_loss: float, saved: tuple[Array, Array], cotangents: tuple[Array, Array, Array]):
     dx_MD, de_VD = saved
-    g = cotangents[0]
+    g = cotangents[0]  # those of the parts are zero: cross_entropy lets no gradient through them
     return dx_MD * g.astype(dx_MD.dtype), de_VD * g.astype(de_VD.dtype), None
 
 

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 
 from areca.config import ModelConfig, OptimizerConfig
 from areca.model import decoder
+from areca.model.loss import Parts
 from areca.train.optimizer import make_optimizer
 
 METRICS = ("loss", "z_loss", "grad_norm", "update_norm", "param_norm")
@@ -42,18 +43,17 @@ def train_step(
 ) -> tuple[TrainState, Float[Array, "5"]]:
     """The next state and METRICS as one array. Gradients are clipped to a global norm (grad_norm is before)."""
 
-    def objective(params: decoder.Decoder) -> tuple[Array, tuple[Array, Array]]:
-        loss, z_loss = decoder.loss(model, params, tokens_BS, optimizer.z_loss)
-        return loss + z_loss, (loss, z_loss)
+    def objective(params: decoder.Decoder) -> tuple[Array, Parts]:
+        return decoder.loss(model, params, tokens_BS, optimizer.z_loss)
 
-    grads, (loss, z_loss) = jax.grad(objective, has_aux=True)(state.params)
+    grads, parts = jax.grad(objective, has_aux=True)(state.params)
     grad_norm = optax.tree.norm(grads)
     scale = jnp.minimum(1.0, optimizer.clip_norm / jnp.maximum(grad_norm, 1e-12))
     grads = jax.tree.map(lambda g: g * scale, grads)
     transformation = make_optimizer(optimizer, decoder.parameter_axes(state.params))
     updates, moments = transformation.update(grads, state.optimizer, state.params, learning_rate=learning_rate)
     params = jax.tree.map(jnp.add, state.params, updates)
-    metrics = jnp.stack([loss, z_loss, grad_norm, optax.tree.norm(updates), optax.tree.norm(params)])
+    metrics = jnp.stack([*parts, grad_norm, optax.tree.norm(updates), optax.tree.norm(params)])
     return TrainState(state.step + 1, params, moments), metrics
 
 

@@ -1,0 +1,71 @@
+"""`areca generate`: text from a trained run."""
+
+
+def run(argv: list[str]) -> int:
+    """Parses and runs `areca generate`."""
+    from areca.cli.options import call
+
+    return call(generate, argv, "areca generate")
+
+
+def generate(
+    run: str,
+    /,
+    *,
+    prompt: str = "",
+    tokens: int = 64,
+    temperature: float = 0.8,
+    top_k: int = 40,
+    top_p: float = 1.0,
+    seed: int = 0,
+    count: int = 1,
+    step: int | None = None,
+    store: str | None = None,
+    json: bool = False,
+) -> int:
+    """Sample text from a checkpoint of a run.
+
+    RUN is a directory that `areca train` made; its latest checkpoint is read, after its files are compared with their
+    digests. The same command gives the same text. Text beyond the length that the model was trained on is written from
+    the last half of that length.
+
+    Example: areca generate runs/first --prompt "The river" --tokens 100
+
+    Args:
+        run: the run directory.
+        prompt: what to continue; leave it out for the beginning of a document.
+        tokens: length of the continuation, at most; it ends earlier where the model ends the document.
+        temperature: 0 always takes the likeliest token, 1 draws as the model predicts.
+        top_k: draw from so many of the likeliest tokens; 0 for all.
+        top_p: draw from the likeliest tokens that together have this probability.
+        seed: of the draws.
+        count: how many continuations.
+        step: read the checkpoint of this step instead of the latest.
+        store: directory of the token store, if it was moved since the run.
+        json: print the continuations as JSON.
+    """
+    from areca.errors import ConfigError
+
+    if count < 1:
+        raise ConfigError(f"--count is {count}; it must be at least 1.")
+    if tokens < 1:
+        raise ConfigError(f"--tokens is {tokens}; it must be at least 1.")
+    from areca import runtime
+
+    runtime.prepare()
+    from areca.train.restore import sample
+
+    samples = sample(
+        run, [prompt] * count, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, step=step,
+        store=store,
+    )  # fmt: skip
+    if json:
+        from areca.cli.options import print_json
+
+        print_json(samples)
+        return 0
+    for i, s in enumerate(samples):
+        if i:
+            print("---")
+        print(s["prompt"] + s["text"])
+    return 0

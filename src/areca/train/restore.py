@@ -1,0 +1,123 @@
+"""A trained model from its run directory, and text from it.
+
+Reads run.json, the checkpoint that the run's record names (proven by digest before it is loaded) and the tokenizer of
+the token store. Changes nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from areca.config import RunConfig, from_dict
+from areca.data.store import TokenStore
+from areca.data.tokenizer import Tokenizer, load_tokenizer
+from areca.errors import CheckpointError, ConfigError, DataError
+from areca.files import sha256_file
+from areca.model.decode import Sampling, generate
+from areca.model.decoder import Decoder
+from areca.train.checkpoint import Checkpoints
+from areca.train.record import read_run_json
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A run's model at one step, with the tokenizer of its text."""
+
+    run_dir: Path
+    config: RunConfig
+    step: int
+    params: Decoder
+    tokenizer: Tokenizer
+    store: TokenStore
+
+
+def load_model(run_dir: Path | str, step: int | None = None, store: Path | str | None = None) -> TrainedModel:
+    """The model of a run directory, from its latest recorded checkpoint or that of `step`.
+
+    Args:
+        store: the token store, if it does not lie any more where run.json says.
+
+    Raises:
+        CheckpointError: no run, no such checkpoint, or one that is damaged.
+        DataError: the token store is gone, or its tokenizer is not the one the run was trained with.
+    """
+    run_dir = Path(run_dir)
+    run = read_run_json(run_dir)
+    try:
+        config = from_dict(run["config"], RunConfig, "config")
+        place, digest = Path(store or run["store"]["path"]), run["store"]["tokenizer_sha256"]
+    except (KeyError, TypeError, ConfigError) as error:
+        raise CheckpointError(f"{run_dir / 'run.json'} is not this version's ({error}); name another run.") from None
+    if store is None and not place.exists():
+        raise DataError(f"the token store {place} of {run_dir} is gone; say where it is now with --store.")
+    opened = TokenStore.open(place)
+    if sha256_file(opened.tokenizer_path) != digest:
+        raise DataError(
+            f"{opened.tokenizer_path} is not the tokenizer that {run_dir} was trained with; name its store."
+        )
+    params, step = _parameters(run_dir, config, step)
+    return TrainedModel(run_dir, config, step, params, load_tokenizer(opened.tokenizer_path), opened)
+
+
+def _parameters(run_dir: Path, config: RunConfig, step: int | None) -> tuple[Decoder, int]:
+    import jax
+
+    from areca.train.step import init_state
+
+    with Checkpoints(run_dir / "checkpoints", writable=False) as checkpoints:
+        entry = checkpoints.latest() if step is None else checkpoints.entry(step)
+        if entry is None:
+            raise CheckpointError(f"{run_dir} has no checkpoint yet; train it until it saves one.")
+        example = jax.eval_shape(lambda: init_state(config.model, config.optimizer, config.seed))
+        state, _ = checkpoints.restore(entry, example)
+    return state.params, entry.step
+
+
+def sample(
+    run_dir: Path | str,
+    prompts: Sequence[str],
+    *,
+    tokens: int = 64,
+    temperature: float = 0.8,
+    top_k: int = 40,
+    top_p: float = 1.0,
+    seed: int = 0,
+    step: int | None = None,
+    store: Path | str | None = None,
+) -> list[dict[str, Any]]:
+    """Continues each prompt with a run's model; an empty prompt is the beginning of a document.
+
+    Returns `{"prompt", "text", "tokens", "ended"}` for each: the continuation alone, how many tokens it has, and
+    whether the model ended the document. Bytes that are no UTF-8 (a character cut in two) read as U+FFFD. Texts longer
+    than the training context go on from their last half context. Raises what `load_model` and `decode.generate` do.
+    """
+    sampling = Sampling(temperature, top_k, top_p)
+    sampling.check()
+    model = load_model(run_dir, step, store)
+    tokenizer = model.tokenizer
+    starts = [tokenizer.encode(p) or [tokenizer.eod_id] for p in prompts]
+    texts = generate(
+        model.config.model,
+        model.params,
+        starts,
+        tokens=tokens,
+        context=model.config.data.context,
+        sampling=sampling,
+        seed=seed,
+        stop=tokenizer.eod_id,
+        vocabulary=tokenizer.vocab_size,
+    )
+    return [
+        {
+            "prompt": _shown(tokenizer, start),
+            "text": _shown(tokenizer, ids),
+            "tokens": len(ids),
+            "ended": ids[-1:] == [tokenizer.eod_id],
+        }
+        for start, ids in zip(starts, texts, strict=True)
+    ]
+
+
+def _shown(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    return tokenizer.decode_bytes(ids).decode("utf-8", "replace")

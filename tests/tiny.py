@@ -1,0 +1,45 @@
+"""A token store and runs so small that a test can train them."""
+
+from pathlib import Path
+
+from areca.config import BatchConfig, CheckpointConfig, DataConfig, EvalConfig, ModelConfig, RunConfig, ScheduleConfig
+from areca.data.build import build_store
+
+WORDS = "areca palm betel nut grove shade river stone light morning evening quiet market village road hill".split()
+
+
+def text(seed: int, lines: int = 20) -> str:
+    """Sentences from a linear congruential generator, so that no two documents are alike."""
+    state, out = seed + 1, []
+    for _ in range(lines):
+        words = []
+        for _ in range(9):
+            state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+            words.append(WORDS[(state >> 33) % len(WORDS)])
+        out.append(" ".join(words) + ".")
+    return "\n".join(out) + "\n"
+
+
+def build_tiny_store(root: Path) -> Path:
+    """A store of two corpora, about 30,000 tokens of a vocabulary of 300."""
+    for name, count in (("big", 30), ("small", 10)):
+        (root / name).mkdir(parents=True)
+        for i in range(count):
+            (root / name / f"{i:02}.txt").write_text(text(1000 * len(name) + i))
+    out = root / "store"
+    build_store(out, [f"big={root / 'big'}", f"small={root / 'small'}"], vocab_size=300, heldout_fraction=0.2)
+    return out
+
+
+def tiny_config(store: Path | str, **changes) -> RunConfig:
+    """Twelve steps of 4 x 16 tokens of a model of width 16 with 2 layers; `changes` replace fields."""
+    fields = {
+        "model": ModelConfig(vocab_size=300, d_model=16, n_layers=2, n_heads=2, d_ff=32),
+        "data": DataConfig(store=str(store), context=16),
+        "tokens": 12 * 4 * 16,
+        "schedule": ScheduleConfig(warmup_tokens=2 * 4 * 16),
+        "batch": BatchConfig(ramp=((0, 4),)),
+        "evaluation": EvalConfig(max_tokens=512, batch=4),
+        "checkpoint": CheckpointConfig(every_steps=4),
+    }
+    return RunConfig(**(fields | changes))
