@@ -20,7 +20,7 @@ from areca import runtime
 from areca.config import RunConfig, differences, to_dict
 from areca.data.batches import Batches
 from areca.data.store import TokenStore
-from areca.errors import CheckpointError, ConfigError, Interrupted, TrainingError
+from areca.errors import CheckpointError, ConfigError, DataError, Interrupted, TrainingError
 from areca.files import read_json, write_json
 from areca.model.counts import (
     attention_flops_per_token,
@@ -85,13 +85,8 @@ def train(
     run_dir = Path(run_dir)
     threads = runtime.prepare(config.threads)
     config = replace(config, model=config.model.resolved(), threads=threads)
-    schedules.check(config.schedule, config.batch, config.tokens, config.data.context)
     store = TokenStore.open(config.data.store)
-    if store.vocab_size > config.model.vocab_size:
-        raise ConfigError(
-            f"model.vocab_size is {config.model.vocab_size} but the tokenizer of {store.path} has {store.vocab_size} "
-            "tokens; set the model's to at least that."
-        )
+    _check(config, store)
     identity = _identity(config, store, threads, labels or {})
     done = _look(run_dir, identity, resume, say)
     if done is not None and from_step is None:
@@ -104,6 +99,31 @@ def train(
         with _signals() as stop:
             run.loop(stop, listener)
         return run.finish(labels or {})
+
+
+def _check(config: RunConfig, store: TokenStore) -> None:
+    """Raises ConfigError or DataError for settings that would stop the run later, when something is written."""
+    from areca.train.optimizer import make_optimizer
+
+    if config.data.context < 1:
+        raise ConfigError(f"data.context is {config.data.context}; it must be at least 1.")
+    schedules.check(config.schedule, config.batch, config.tokens, config.data.context)
+    make_optimizer(config.optimizer, None)
+    least = {"evaluation.batch": 1, "evaluation.every_tokens": 0, "evaluation.max_tokens": 0}
+    least |= {"checkpoint.every_steps": 0, "checkpoint.keep_last": 1, "checkpoint.keep_every_steps": 0}
+    for name, smallest in least.items():
+        room, setting = name.split(".")
+        if (value := getattr(getattr(config, room), setting)) < smallest:
+            raise ConfigError(f"{name} is {value}; it must be at least {smallest}.")
+    if store.vocab_size > config.model.vocab_size:
+        raise ConfigError(
+            f"model.vocab_size is {config.model.vocab_size} but the tokenizer of {store.path} has {store.vocab_size} "
+            "tokens; set the model's to at least that."
+        )
+    if not any(c.heldout_tokens > 1 for c in store.corpora):
+        raise DataError(
+            f"{store.path} has no held-out text to evaluate on; build it with more documents or a larger --heldout."
+        )
 
 
 def _identity(config: RunConfig, store: TokenStore, threads: int, labels: dict[str, Any]) -> dict[str, Any]:
@@ -319,15 +339,16 @@ class _Run:
                 "tokens_per_second": speed,
                 "mfu": mfu,
                 "seconds": seconds,
-            }  # fmt: skip
+            }
         )
         if not all(math.isfinite(values[m]) for m in ("loss", "z_loss", "grad_norm", "update_norm", "param_norm")):
             latest = self.checkpoints.latest()
             self.record.append_event("not_finite", step=p.step, **values)
+            saved = f"the checkpoint of step {latest.step} is from before" if latest else "nothing was saved yet"
             raise TrainingError(
-                f"at step {p.step} the loss is {values['loss']} and the gradient norm {values['grad_norm']}: training has "
-                f"diverged; lower optimizer.learning_rate ({self.config.optimizer.learning_rate}) or lengthen the warm-up"
-                f" ({f'the checkpoint of step {latest.step} is from before' if latest else 'nothing was saved yet'})."
+                f"at step {p.step} the loss is {values['loss']} and the gradient norm {values['grad_norm']}: training"
+                f" has diverged ({saved}); lower optimizer.learning_rate ({self.config.optimizer.learning_rate}) or"
+                " lengthen the warm-up."
             )
         if listener:
             left = len(self.plan) - p.step

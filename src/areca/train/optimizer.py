@@ -6,9 +6,11 @@ update, as Adafactor does. Layers are stacked along a leading axis, but every la
 its own: `stacked_axes` says how many leading axes of a leaf only stack.
 
 optax' `scale_by_param_block_rms` would take one root mean square over all layers, and so make the optimizer depend on
-how parameters are stored; optax' decay of factored moments has another meaning of 0.8. Hence our own, over its interface.
+how parameters are stored; optax' decay of factored moments has another meaning of 0.8. Hence our own, over its
+interface.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -53,7 +55,7 @@ def adafactor(config: OptimizerConfig, stacked_axes: Any) -> optax.GradientTrans
 
         return jax.tree.map(move, params, m, stacked_axes), AdafactorState(count, m, v)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
 
 
 def _rms(p: Array, stacked_axes: int) -> Array:
@@ -75,14 +77,17 @@ def adam(config: OptimizerConfig) -> optax.GradientTransformationExtraArgs:
 
         return jax.tree.map(move, params, directions), state
 
-    return optax.GradientTransformationExtraArgs(scale.init, update)
+    return optax.GradientTransformationExtraArgs(scale.init, update)  # pyright: ignore[reportArgumentType]
 
 
 def make_optimizer(config: OptimizerConfig, stacked_axes: Any) -> optax.GradientTransformationExtraArgs:
     """The optimizer that `config` names; its `update` takes `learning_rate=`. ConfigError for settings it can't use."""
-    if config.learning_rate <= 0:
+    if not 0 < config.learning_rate < math.inf:
         raise ConfigError(f"optimizer.learning_rate is {config.learning_rate}; it must be positive.")
-    if config.clip_norm <= 0:
+    for name in ("weight_decay", "z_loss"):
+        if not 0 <= getattr(config, name) < math.inf:
+            raise ConfigError(f"optimizer.{name} is {getattr(config, name)}; it must be 0 or more.")
+    if not config.clip_norm > 0:
         raise ConfigError(f"optimizer.clip_norm is {config.clip_norm}; it must be positive (inf turns clipping off).")
     if not 0 <= config.momentum < 1 or not 0 <= config.beta2 < 1:
         raise ConfigError(
