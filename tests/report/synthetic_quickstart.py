@@ -43,7 +43,10 @@ def write_quickstart(root: Path, seed: int = 0, miss: bool = False) -> Path:
 
 
 SAMPLES = [
-    {"prompt": "The function returns", "text": " a new array of the given shape.\n\nParameters\n----------\nx : array_like"},
+    {
+        "prompt": "The function returns",
+        "text": " a new array of the given shape.\n\nParameters\n----------\nx : array_like",
+    },
     {"prompt": "Hello!", "text": ' <script>alert("x")</script> <img src=http://example.invalid/a.png> & how are you?'},
 ]
 
@@ -54,7 +57,13 @@ def write(path: Path, value: Any) -> None:
 
 
 def write_run(
-    path: Path, n: float, d: float, final: float, rng: np.random.Generator, budget: float | None = None, steps: int = 700
+    path: Path,
+    n: float,
+    d: float,
+    final: float,
+    rng: np.random.Generator,
+    budget: float | None = None,
+    steps: int = 700,
 ) -> dict[str, Any]:
     """One finished run directory whose held-out loss is `final`; returns its result."""
     tokens = d * np.arange(1, steps + 1) / steps
@@ -82,7 +91,13 @@ def write_run(
     kwh = {"value": seconds * 15 / 3.6e6, "kind": "estimated (TDP)"}
     result = counts | {"n_tokens": int(d), "flops_6nd": 6 * n * d, "flops_exact": flops, "loss": final, "steps": steps}
     result |= {"loss_by_corpus": {"docs": final - 0.1, "chitchat": final + 0.2}, "train_loss_last": final - 0.03}
-    result |= {"seconds": seconds, "compile_seconds": 2.0, "tokens_per_second": 31_000.0, "mfu": 0.31, "energy_kwh": kwh}
+    result |= {
+        "seconds": seconds,
+        "compile_seconds": 2.0,
+        "tokens_per_second": 31_000.0,
+        "mfu": 0.31,
+        "energy_kwh": kwh,
+    }
     result |= {"carbon_kg": {"value": kwh["value"] * 0.4, "kind": "estimated (TDP)"}, "parameters_sha256": "cd" * 32}
     if budget:
         result["budget_flops"] = budget
@@ -110,20 +125,39 @@ def _law(runs: list[dict[str, Any]], rng: np.random.Generator) -> dict[str, Any]
     moves = np.array([[0.1, 0, 0.01, 0.009, 0], [0, 0.1, 0.01, 0, 0.008]])
     bootstrap = truth + shift @ moves
     around = {"A": (45, 80), "B": (320, 500), "E": (1.93, 2.07), "alpha": (0.31, 0.35), "beta": (0.36, 0.4)}
-    parametric = {"A": A, "B": B, "E": E, "alpha": ALPHA, "beta": BETA, "intervals": {k: list(v) for k, v in around.items()}}
-    parametric |= {"converged": True, "share_of_starts": 0.46, "objective_value": 3.1e-5, "bootstrap": bootstrap.tolist()}
+    parametric = {
+        "A": A,
+        "B": B,
+        "E": E,
+        "alpha": ALPHA,
+        "beta": BETA,
+        "intervals": {k: list(v) for k, v in around.items()},
+    }
+    parametric |= {
+        "status": "converged",
+        "share_of_starts": 0.46,
+        "objective_value": 3.1e-5,
+        "n_points": 15,
+        "sigma": 0.0032,
+        "bootstrap": bootstrap.tolist(),
+    }
     valleys = []
     for budget in BUDGETS:
         group = [r for r in runs if r["budget_flops"] == budget]
         x, y = np.log([r["n_params"] for r in group]), np.log([r["loss"] for r in group])
-        a, b, c = np.polyfit(x, y, 2)
-        n = float(np.exp(-b / (2 * a)))
+        c, b, a = np.polyfit(x, y, 2)
+        n = float(np.exp(-b / (2 * c)))
         valley = {"budget_flops": budget, "a": a, "b": b, "c": c, "n_opt": n, "n_opt_interval": [n * 0.82, n * 1.2]}
-        valley |= {"d_opt": budget / FLOPS_PER_ND / n, "loss_min": float(np.exp(c - b * b / (4 * a))), "interior": True}
+        valley |= {"d_opt": budget / FLOPS_PER_ND / n, "loss_min": float(np.exp(a - b * b / (4 * c))), "interior": True}
+        valley |= {"curved": True, "points": [], "n_flat": None, "loss_min_interval": None}
         valleys.append(valley)
+    x, y = np.log(BUDGETS), np.log([v["loss_min"] for v in valleys])
+    slope, intercept = np.polyfit(x, y, 1)
+    compute = {"exponent": -slope, "exponent_interval": [-slope * 0.98, -slope * 1.02], "floor": 0.0, "points": []}
+    compute["c_c_flops"] = float(np.exp(-intercept / slope))
     isoflop = {"valleys": valleys, "n_exponent": 0.53, "n_exponent_interval": [0.47, 0.6], "d_exponent": 0.47}
     law = {"parametric": parametric, "isoflop": isoflop | {"d_exponent_interval": [0.4, 0.53]}, "objective": "huber"}
-    return law | {"compute": {"exponent": 0.08, "exponent_interval": [0.07, 0.09]}, "delta": 1e-3, "observations": []}
+    return law | {"compute": compute, "delta": 1e-3, "observations": [], "notes": []}
 
 
 def _plan(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -131,17 +165,28 @@ def _plan(runs: list[dict[str, Any]]) -> dict[str, Any]:
     n = round(best_size(flops))
     d = round(flops / FLOPS_PER_ND / n)
     predicted = float(loss(n, d))
-    plan = {"config": {"d_model": 128, "n_layers": 5}, "n_params": n, "n_tokens": d, "flops_exact": flops, "flops_6nd": 6.0 * n * d}
-    plan |= {"predicted_loss": predicted, "interval_90": [predicted * 0.985, predicted * 1.015], "half_width_relative": 0.015}
+    plan = {
+        "config": {"d_model": 128, "n_layers": 5},
+        "n_params": n,
+        "n_tokens": d,
+        "flops_exact": flops,
+        "flops_6nd": 6.0 * n * d,
+    }
+    plan |= {
+        "predicted_loss": predicted,
+        "interval_90": [predicted * 0.985, predicted * 1.015],
+        "half_width_relative": 0.015,
+    }
     return plan | {"naive_baseline_loss": min(r["loss"] for r in runs), "best_rung": "c1e+13", "warnings": []}
 
 
 def _store() -> dict[str, Any]:
-    corpora = [
-        {"name": "docs", "documents": 21_400, "bytes": 19_200_000, "train_tokens": 5_400_000, "heldout_tokens": 270_000},
-        {"name": "chitchat", "documents": 7_168, "bytes": 9_400_000, "train_tokens": 2_900_000, "heldout_tokens": 140_000},
-        {"name": "code", "documents": 1_650, "bytes": 14_800_000, "train_tokens": 4_800_000, "heldout_tokens": 250_000},
-    ]
-    for corpus, share in zip(corpora, (0.083, 0.004, 0.021), strict=True):
-        corpus["duplicate_share"] = share
+    sizes = [("docs", 21_400, 19_200_000, 5_400_000, 0.083), ("chitchat", 7_168, 9_400_000, 2_900_000, 0.004)]
+    sizes += [("code", 1_650, 14_800_000, 4_800_000, 0.021)]
+    corpora = []
+    for name, documents, size, tokens, share in sizes:
+        corpus = {"name": name, "train_documents": documents, "heldout_documents": documents // 20, "bytes": size}
+        corpus |= {"train_tokens": tokens, "heldout_tokens": tokens // 20, "weight": None}
+        removed = {kind: {"documents": 9, "bytes": 9, "share": share / 2} for kind in ("exact", "near")}
+        corpora.append(corpus | {"read": {"documents": documents, "bytes": size}, "removed": removed})
     return {"vocab_size": 1024, "fingerprint": "ab" * 32, "corpora": corpora}

@@ -5,14 +5,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from areca.report import markup
+from areca.report.figures import COLOURS, Budgets, Figure, around, axis, figure, rounded
 from areca.report.gather import Run, number
-from areca.report.plots import Budgets, Figure, around, axis, figure, rounded
 
 POINTS = 300  # at most, of one curve
 
 
-def downsample(tokens: Sequence[float | None], values: Sequence[float | None], count: int = POINTS) -> tuple[np.ndarray, np.ndarray]:
-    """At most `count` points: means over bins that are even in the logarithm of tokens.
+def downsample(
+    tokens: Sequence[float | None], values: Sequence[float | None], count: int = POINTS, logarithmic: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """At most `count` points: means over bins that are even in tokens or in their logarithm.
 
     Steps whose value is missing or not finite are left out.
     """
@@ -20,7 +22,7 @@ def downsample(tokens: Sequence[float | None], values: Sequence[float | None], c
     x, y = np.asarray([r[0] for r in rows]), np.asarray([r[1] for r in rows])
     if len(x) <= count:
         return x, y
-    place = np.log(x) - np.log(x.min())
+    place = np.log(x / x.min()) if logarithmic else x - x.min()
     bins = np.minimum((place / place.max() * count).astype(int), count - 1)
     held = np.bincount(bins, minlength=count)
     kept = held > 0
@@ -32,8 +34,9 @@ def training(runs: Sequence[Run], verify: Run | None, budgets: Budgets) -> Figur
     data: list[Figure] = []
     spans: list[float] = []
     named: set[str] = set()
+    everything: list[Run] = [*runs, *([verify] if verify else [])]
     by_run = not budgets.values  # without budgets each run has a colour
-    for i, run in enumerate([*runs, *([verify] if verify else [])]):
+    for i, run in enumerate(everything):
         x, y = downsample(run.metrics["tokens"], run.metrics["loss"])
         if not len(x):
             continue
@@ -41,7 +44,7 @@ def training(runs: Sequence[Run], verify: Run | None, budgets: Budgets) -> Figur
         if run is verify:
             colour, label, width = "@ink", "verifying run", 2.5
         elif by_run:
-            colour, label, width = f"@c{i % 6}", markup.text(run.name), 1.8
+            colour, label, width = f"@c{i % COLOURS}", markup.text(run.name), 1.8
         else:
             colour, label, width = budgets.style(run.budget_flops)[0], budgets.label(run.budget_flops), 1.4
         shared = {"legendgroup": label, "type": "scatter"}
@@ -103,10 +106,10 @@ def internals(runs: Sequence[Run]) -> Figure | None:
     data: list[Figure] = []
     norms: list[float] = []
     for i, run in enumerate(runs):
-        colour = "@ink" if len(runs) == 1 else f"@c{i % 6}"
+        colour = "@ink" if len(runs) == 1 else f"@c{i % COLOURS}"
         name = markup.text(run.name)
         for column, title, where in (("learning_rate", "learning rate", "y"), ("grad_norm", "gradient norm", "y2")):
-            x, y = downsample(run.metrics["tokens"], run.metrics[column])
+            x, y = downsample(run.metrics["tokens"], run.metrics[column], logarithmic=False)
             if not len(x):
                 continue
             if where == "y2":
@@ -129,6 +132,6 @@ def internals(runs: Sequence[Run]) -> Figure | None:
         return None
     lower = axis(title="gradient norm", domain=[0.0, 0.46])
     if norms:
-        lower = axis(title="gradient norm", limits=around(norms, 1.1), labels=lambda v: f"{v:g}", domain=[0.0, 0.46])
+        lower = axis(title="gradient norm", limits=around(norms, 1.1), labels="{:g}".format, domain=[0.0, 0.46])
     x_axis = {"title": "tokens seen", "tickformat": "~s", "anchor": "y2"}
     return figure(data, x_axis, {"title": "learning rate", "domain": [0.54, 1.0]}, yaxis2=lower)

@@ -116,7 +116,9 @@ def optional_object(path: Path) -> dict[str, Any] | None:
         return None
     value = read_json(path)
     if not isinstance(value, dict):
-        raise DataError(f"{path} holds a JSON {type(value).__name__} where an object was expected; restore or remove it.")
+        raise DataError(
+            f"{path} holds a JSON {type(value).__name__} where an object was expected; restore or remove it."
+        )
     return value
 
 
@@ -124,9 +126,25 @@ def read_run(path: Path, name: str | None = None, budget_flops: float | None = N
     """Reads one run directory, finished or not."""
     result = optional_object(path / "result.json")
     info = optional_object(path / "run.json")
-    if budget_flops is None:
-        budget_flops = number(result, "budget_flops")
+    for source in (result, (result or {}).get("labels"), (info or {}).get("labels")):
+        if budget_flops is None:
+            budget_flops = number(source, "budget_flops")
     return Run(name or path.name, path, info, result, _read_metrics(path), _read_events(path), budget_flops)
+
+
+def read_plan(value: dict[str, Any] | None) -> dict[str, Any] | None:
+    """plan.json with the chosen run's figures at its top level, whether it has them there or under `best`."""
+    if value is None:
+        return None
+    best = value["best"] if isinstance(value.get("best"), dict) else {}
+    plan = {
+        k: best[k] for k in ("n_params", "n_tokens", "flops_exact", "flops_6nd", "predicted_loss") if k in best
+    } | value
+    plan.setdefault("interval_90", value.get("interval"))
+    baseline = number(value.get("baseline"), "loss")
+    if baseline is not None:
+        plan.setdefault("naive_baseline_loss", baseline)
+    return plan
 
 
 def _is_quickstart(path: Path) -> bool:
@@ -152,7 +170,7 @@ def _gather_quickstart(root: Path) -> Gathered:
     else:
         missing.append("The ladder (ladder/ladder.json) is not there yet.")
     law = part("law.json", "The fitted law")
-    plan = part("plan.json", "The plan")
+    plan = read_plan(part("plan.json", "The plan"))
     verify = None
     if _is_run(root / "verify"):
         verify = read_run(root / "verify", "verifying run")

@@ -38,7 +38,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Valley:
-    """ln L = a x^2 + b x + c with x = ln N, at one budget."""
+    """ln L = a + b x + c x^2 with x = ln N, at one budget."""
 
     budget_flops: float
     coefficients: tuple[float, float, float] | None
@@ -52,7 +52,12 @@ class Valley:
         """The parabola's loss at sizes `n_params`, or None if its coefficients are not known."""
         if self.coefficients is None:
             return None
-        return np.exp(np.polyval(self.coefficients, np.log(n_params)))
+        return np.exp(np.polyval(self.coefficients[::-1], np.log(n_params)))
+
+    @property
+    def bottom(self) -> float | None:
+        """The best size if it is a real one: inside the sizes tried, of a parabola that curves upwards."""
+        return self.n_opt if self.interior is not False else None
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,7 @@ class Law:
     valleys: list[Valley]
     exponents: list[Parameter]
     compute: list[Parameter]
+    notes: list[str]
 
     @property
     def complete(self) -> bool:
@@ -85,15 +91,23 @@ class Law:
         low, high = np.percentile(losses, [5, 95], axis=0)
         return low, high
 
+    def of_compute(self, flops: np.ndarray) -> np.ndarray | None:
+        """Kaplan's L(C) = floor + (C_c / C)^exponent through the valleys, or None if it was not fitted."""
+        found = {p.name: p.value for p in self.compute}
+        if "exponent" not in found or "c_c_flops" not in found:
+            return None
+        return found.get("floor", 0.0) + (found["c_c_flops"] / flops) ** found["exponent"]
+
     def frontier(self, flops: np.ndarray, points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray]:
-        """Best N and D at each budget: the line through the valleys' optima, or else the law's closed form.
+        """Best N and D at each budget: the line through the valleys' lowest points, or else the law's closed form.
 
         The closed form takes FLOPs = k N D with k the points' median (6 if there are none).
         """
-        known = [v for v in self.valleys if v.n_opt and v.d_opt and v.interior is not False]
+        known = [v for v in self.valleys if v.bottom and v.d_opt]
         if len(known) >= 2:
             x = np.log([v.budget_flops for v in known])
-            lines = [np.polyfit(x, np.log(y), 1) for y in ([v.n_opt for v in known], [v.d_opt for v in known])]
+            sizes, tokens = np.asarray([v.n_opt for v in known]), np.asarray([v.d_opt for v in known])
+            lines = [np.polyfit(x, np.log(y), 1) for y in (sizes, tokens)]
             n_params, n_tokens = (np.exp(np.polyval(line, np.log(flops))) for line in lines)
             return n_params, n_tokens
         _, a, b, alpha, beta = (self.parameters[name].value for name in PARAMETERS)
@@ -107,28 +121,24 @@ def read_law(value: dict[str, Any] | None) -> Law | None:
     """law.json's content as a Law; parts that are absent or not understood are left out."""
     if value is None:
         return None
-    parametric = value.get("parametric") if isinstance(value.get("parametric"), dict) else {}
-    isoflop = value.get("isoflop") if isinstance(value.get("isoflop"), dict) else {}
-    compute = value.get("compute") if isinstance(value.get("compute"), dict) else {}
-    assert isinstance(parametric, dict)
-    assert isinstance(isoflop, dict)
-    assert isinstance(compute, dict)
+    parametric, isoflop, compute = (_object(value, name) for name in ("parametric", "isoflop", "compute"))
     parameters = {p.name: p for p in (_parameter(parametric, name) for name in PARAMETERS) if p}
     status = {
         key: found
-        for key in ("converged", "share_of_starts", "starts", "objective_value", "gradient_norm", "n_rows", "rows")
+        for key in ("status", "share_of_starts", "n_starts", "n_points", "sigma", "objective_value")
         if (found := parametric.get(key)) is not None and not isinstance(found, dict | list)
     }
     status |= {key: value[key] for key in ("objective", "delta") if value.get(key) is not None}
+    notes = value.get("notes")
     exponents = [p for p in (_parameter(isoflop, name) for name in ("n_exponent", "d_exponent")) if p]
-    names = [key for key, item in compute.items() if number(compute, key) is not None and not key.endswith("_interval")]
     return Law(
         parameters=parameters,
         status=status,
         bootstrap=_bootstrap(parametric.get("bootstrap")),
         valleys=[v for v in map(_valley, objects(isoflop.get("valleys"))) if v],
         exponents=exponents,
-        compute=[p for p in (_parameter(compute, name) for name in names) if p],
+        compute=[p for p in (_parameter(compute, name) for name in ("exponent", "c_c_flops", "floor")) if p],
+        notes=[note for note in notes if isinstance(note, str)] if isinstance(notes, list) else [],
     )
 
 
@@ -141,6 +151,11 @@ def points_of(runs: Sequence[Run]) -> list[Point]:
         if n and d and loss and flops and min(n, d, loss, flops) > 0:
             points.append(Point(run.name, n, d, flops, loss, run.budget_flops))
     return points
+
+
+def _object(source: dict[str, Any], name: str) -> dict[str, Any]:
+    value = source.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def _parameter(source: dict[str, Any], name: str) -> Parameter | None:
@@ -158,7 +173,7 @@ def _valley(item: dict[str, Any]) -> Valley | None:
         return None
     a, b, c = (number(item, key) for key in "abc")
     coefficients = None if a is None or b is None or c is None else (a, b, c)
-    interior = item.get("interior")
+    shape = [item[key] for key in ("interior", "curved") if isinstance(item.get(key), bool)]
     return Valley(
         budget_flops=budget,
         coefficients=coefficients,
@@ -166,7 +181,7 @@ def _valley(item: dict[str, Any]) -> Valley | None:
         n_opt_interval=pair(item.get("n_opt_interval")),
         d_opt=number(item, "d_opt"),
         loss_min=number(item, "loss_min"),
-        interior=interior if isinstance(interior, bool) else None,
+        interior=all(shape) if shape else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 import html
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,7 +39,13 @@ def power(value: float | None, digits: int = 2) -> str:
     if value == 0:
         return "0"
     mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
-    return f"{mantissa}×10<sup>{int(exponent)}</sup>"
+    return f"{mantissa}×10<sup>{int(exponent)}</sup>".replace("-", "−")
+
+
+def short(words: str) -> str:
+    """Without the zeros that only claim precision, for axes and legends: "20.0k" -> "20k", "1.0×10" -> "10"."""
+    words = re.sub(r"(\.\d*?)0+(?!\d)", lambda m: m.group(1).rstrip("."), words, count=1)
+    return re.sub(r"^1×10", "10", words)
 
 
 def fixed(value: float | None, decimals: int = 3) -> str:
@@ -50,7 +57,7 @@ def significant(value: float | None, digits: int = 4) -> str:
     """A number with so many significant digits; far from 1 as a power of ten."""
     if value is None:
         return NONE
-    if value and not 1e-3 <= abs(value) < 1e6:
+    if value and not 1e-3 <= abs(value) < 1e5:
         return power(value, digits)
     return _significant(value, digits).replace("-", "−")
 

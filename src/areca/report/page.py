@@ -1,4 +1,4 @@
-"""Builds report.html and report.json. The page is one file that opens offline: styles, script, data and plotly inside."""
+"""Builds report.html and report.json. The page is one file that opens offline, with all it needs inside."""
 
 import json
 import sys
@@ -12,12 +12,18 @@ from areca import __version__
 from areca.errors import ConfigError
 from areca.files import write_atomic, write_json
 from areca.report import curves, plots, sections
+from areca.report.figures import Budgets, Figure
 from areca.report.gather import Gathered, gather
+from areca.report.headline import headline
 from areca.report.law import Law, Point, points_of, read_law
 from areca.report.markup import absent, note, plot, section, text
 from areca.report.summary import summarise
 
-TITLES = {"quickstart": "Quickstart: a scaling law put to the test", "ladder": "A ladder of runs", "runs": "Training runs"}
+TITLES = {
+    "quickstart": "Quickstart: a scaling law put to the test",
+    "ladder": "A ladder of runs",
+    "runs": "Training runs",
+}
 
 
 def build_report(paths: Sequence[Path | str], out_dir: Path | str, *, figures: bool = False) -> dict[str, Any]:
@@ -46,13 +52,13 @@ def build_report(paths: Sequence[Path | str], out_dir: Path | str, *, figures: b
 
 def render(found: Gathered, law: Law | None, summary: dict[str, Any]) -> str:
     """The page as text."""
-    budgets = plots.Budgets([run.budget_flops for run in found.runs])
+    budgets = Budgets([run.budget_flops for run in found.runs])
     points = points_of(found.runs)
     checked = points_of([found.verify]) if found.verify else []
     achieved = checked[0] if checked else None
-    drawn: dict[str, plots.Figure] = {}
+    drawn: dict[str, Figure] = {}
 
-    def place(name: str, label: str, made: plots.Figure | None, otherwise: str, words: str = "", height: int = 420) -> str:
+    def place(name: str, label: str, made: Figure | None, otherwise: str, words: str = "", height: int = 420) -> str:
         if made is None:
             return absent(otherwise)
         drawn[name] = made
@@ -60,7 +66,7 @@ def render(found: Gathered, law: Law | None, summary: dict[str, Any]) -> str:
 
     parts: list[tuple[str, str]] = []
     if found.kind == "quickstart":
-        parts.append(("Prediction", sections.headline(found, summary, summary)))
+        parts.append(("Prediction", headline(found, summary)))
     if law is not None or found.kind == "quickstart":
         parts += _law_parts(found, law, points, achieved, budgets, place)
     parts.append(("Training", _training(found, budgets, place)))
@@ -77,32 +83,70 @@ def render(found: Gathered, law: Law | None, summary: dict[str, Any]) -> str:
     return _page(found, parts, drawn)
 
 
-RUNS_NOTE = (
-    "N leaves embeddings out, N total has them. Exact FLOPs count every matrix product of training, attention and logits "
-    "included; 6ND is the usual approximation. MFU needs the machine's peak and is blank where that is not known. "
-    "Select a header to sort."
+VALLEYS_NOTE = (
+    "Each budget is spent on models of several sizes. The parabola of ln L in ln N has its lowest point (star) at the "
+    "best size; the bar is that size's 90% interval."
 )
+OPTIMA_NOTE = "The valleys' lowest points and the lines through them; open markers are the planned run."
 LAW_NOTE = (
-    "The line is L(N, D) = E + A/N<sup>α</sup> + B/D<sup>β</sup> at the best N and D of each budget. Runs off the best size lie above it. "
-    "The band is the law's own 90% interval from resampled fits; the interval of the prediction also has the scatter of runs around the law."
+    "The line is L(N, D) = E + A/N<sup>α</sup> + B/D<sup>β</sup> at the best N and D of each budget; runs of other "
+    "sizes lie above it. Colours and shapes are the budgets of the valleys. The band is the law's own 90% interval, "
+    "from fits to resampled runs; the interval of the prediction also has the scatter of single runs."
+)
+RESIDUALS_NOTE = (
+    "What the law leaves unexplained. A pattern along N would mean that its form is wrong here, not only that runs "
+    "scatter."
+)
+TRAINING_NOTE = (
+    f"Training loss, averaged over neighbouring steps to at most {curves.POINTS} points a run; dots are held-out "
+    "loss."
+)
+RUNS_NOTE))))
+    if found.kind == "quickstart":
+        parts.append(("Samples", sections.sample_texts(found.samples)))
+    parts.append(("Costs", sections.costs(found, summary)))
+    if found.kind != "quickstart" and any(run.events for run in found.runs):
+        parts.append(("Events", sections.events(found.all_runs)))
+    versions = f"areca {__version__}, Python {sys.version.split()[0]}"
+    parts.append(("Provenance", sections.provenance(found, versions)))
+    return _page(found, parts, drawn)
+
+
+VALLEYS_NOTE = (
+    "Each budget is spent on models of several sizes. The parabola of ln L in ln N has its lowest point (star) at the "
+    "best size; the bar is that size's 90% interval."
+)
+OPTIMA_NOTE = "The valleys' lowest points and the lines through them; open markers are the planned run."
+LAW_NOTE = (
+    "The line is L(N, D) = E + A/N<sup>α</sup> + B/D<sup>β</sup> at the best N and D of each budget; runs of other sizes "
+    "lie above it. Colours and shapes are the budgets of the valleys. The band is the law's own 90% interval, from fits to "
+    "resampled runs; the interval of the prediction also has the scatter of single runs."
+)
+RESIDUALS_NOTE = "What the law leaves unexplained. A pattern along N would mean that its form is wrong here, not only that runs scatter."
+TRAINING_NOTE = (
+    f"Training loss, averaged over neighbouring steps to at most {curves.POINTS} points a run; dots are held-out loss."
+)
+RUNS_NOTE = (
+    "N leaves embeddings out, N total has them. Exact FLOPs count every matrix product of training, attention and "
+    "logits included; 6ND is the usual approximation. MFU needs the machine's peak and is blank where that is not known. "
+    "A header sorts."
 )
 
 
 def _law_parts(
-    found: Gathered, law: Law | None, points: list[Point], achieved: Point | None, budgets: plots.Budgets, place: Any
+    found: Gathered, law: Law | None, points: list[Point], achieved: Point | None, budgets: Budgets, place: Any
 ) -> list[tuple[str, str]]:
     if law is None:
-        return [("Law", section("law", "Fitted law", absent("There is no fitted law yet (law.json)."))) ]
+        return [("Law", section("law", "Fitted law", absent("There is no fitted law yet (law.json).")))]
     valleys = place(
         "plot-valleys", "Loss against model size at each budget", plots.valleys(law, points, budgets),
         "No budget has a fitted valley.",
-        "Each budget is spent on models of several sizes. The parabola of ln L in ln N has its lowest point (star) at the best size, "
-        "with its 90% interval where there is one.",
+        VALLEYS_NOTE,
     )  # fmt: skip
     optima = place(
         "plot-optima", "Best size and tokens against budget", plots.optima(law, points, found.plan),
         "Fewer than two budgets have an optimum inside their sizes.",
-        "The valleys' lowest points and the lines through them; open markers are the planned run.", 360,
+        OPTIMA_NOTE, 360,
     )  # fmt: skip
     compute = place(
         "plot-law", "Loss against compute", plots.loss_against_compute(law, points, found.plan, achieved, budgets),
@@ -111,7 +155,7 @@ def _law_parts(
     residuals = place(
         "plot-residuals", "Distance of the runs from the law", plots.residuals(law, points, achieved, budgets),
         "The law has no complete set of parameters, so there are no residuals.",
-        "What the law leaves unexplained. A pattern along N would mean that its form is wrong here, not only noisy.", 340,
+        RESIDUALS_NOTE, 340,
     )  # fmt: skip
     return [
         ("Law", section("law", "Fitted law", compute, sections.law_table(law))),
@@ -120,14 +164,16 @@ def _law_parts(
     ]
 
 
-def _training(found: Gathered, budgets: plots.Budgets, place: Any) -> str:
+def _training(found: Gathered, budgets: Budgets, place: Any) -> str:
     loss = place(
         "plot-training", "Training loss against tokens", curves.training(found.runs, found.verify, budgets),
         "No run has metrics yet.",
-        f"Training loss, averaged over bins so that a run has at most {curves.POINTS} points; dots are held-out loss.", 460,
+        TRAINING_NOTE, 460,
     )  # fmt: skip
     watched = [found.verify] if found.verify else found.runs[:6]
-    title = "of the verifying run" if found.verify else "of the runs" if len(found.runs) <= 6 else "of the first six runs"
+    title = (
+        "of the verifying run" if found.verify else "of the runs" if len(found.runs) <= 6 else "of the first six runs"
+    )
     inner = place(
         "plot-internals", f"Learning rate and gradient norm {title}", curves.internals(watched),
         "There are no metrics to draw.", "", 420,
@@ -135,7 +181,7 @@ def _training(found: Gathered, budgets: plots.Budgets, place: Any) -> str:
     return section("training", "Training curves", loss, f"<h3>Learning rate and gradient norm {title}</h3>", inner)
 
 
-def _page(found: Gathered, parts: list[tuple[str, str]], drawn: dict[str, plots.Figure]) -> str:
+def _page(found: Gathered, parts: list[tuple[str, str]], drawn: dict[str, Figure]) -> str:
     data = json.dumps(drawn, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     anchors = [(name, html.split('id="', 1)[1].split('"', 1)[0]) for name, html in parts]
     missing = ""

@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from areca.report import markup
-from areca.report.gather import Gathered, Run, number, objects, pair
+from areca.report.gather import Gathered, Run, number, objects
+from areca.report.headline import energy, kind
 from areca.report.law import Law
 from areca.report.markup import Cell, absent, facts, note, percent, power, section, si, table, text
 
@@ -17,114 +18,44 @@ LAW_NAMES = {
     "beta": "β, exponent of data",
     "n_exponent": "best N grows as C to the power",
     "d_exponent": "best D grows as C to the power",
+    "exponent": "L(C) = floor + (C<sub>c</sub>/C)<sup>a</sup>, a",
+    "c_c_flops": "L(C), C<sub>c</sub> in FLOPs",
+    "floor": "L(C), floor",
 }
 EVENTS_SHOWN = 60
-
-
-def headline(found: Gathered, verdict: dict[str, Any], summary: dict[str, Any]) -> str:
-    """Predicted against achieved on one scale, the verdict in words, and the key numbers."""
-    predicted, achieved = verdict["predicted_loss"], verdict["achieved_loss"]
-    if predicted is None:
-        return section("headline", "Prediction", absent("There is no plan yet, so nothing was predicted."))
-    plan_flops, best = verdict["flops_exact"], max((r.number("flops_exact") or 0 for r in found.runs), default=0)
-    tiles = [
-        ("prediction error", percent(verdict["relative_error"], 2, sign=True)),
-        ("half-width of the 90% interval", "±" + percent(verdict["half_width_relative"], 2)),
-        ("error as a share of the drop", percent(verdict["error_share_of_drop"], 0)),
-        ("N, without embeddings", si(verdict["n_params"])),
-        ("D, tokens", si(verdict["n_tokens"])),
-        ("budget, exact FLOPs", power(plan_flops)),
-        ("times the largest rung", markup.fixed(plan_flops / best, 1) if plan_flops and best else markup.NONE),
-        ("time, all stages", markup.duration(summary["seconds"])),
-        ("energy, " + _kind(summary["energy_kwh"]), _energy(summary["energy_kwh"])),
-    ]
-    cards = "".join(f'<div class="tile"><dd>{value}</dd><dt>{name}</dt></div>' for name, value in tiles)
-    words = "".join(f"<p>{sentence}</p>" for sentence in verdict_sentences(verdict))
-    css = {True: "hit", False: "missed", None: "open"}[verdict["covered"] if achieved else None]
-    body = f'<div class="verdict {css}">{words}</div>{_scale(verdict)}<dl class="tiles">{cards}</dl>'
-    warnings = [text(w) for w in verdict["warnings"] if isinstance(w, str)] if isinstance(verdict["warnings"], list) else []
-    if warnings:
-        body += f'<ul class="warnings">{"".join(f"<li>{w}</li>" for w in warnings)}</ul>'
-    return section("headline", "Predicted against achieved", body)
-
-
-def verdict_sentences(verdict: dict[str, Any]) -> list[str]:
-    """What came of the prediction, said as plainly when it missed as when it held."""
-    predicted, achieved, bounds = verdict["predicted_loss"], verdict["achieved_loss"], verdict["predicted_interval_90"]
-    if achieved is None:
-        return [f"The law predicts a held-out loss of <b>{predicted:.3f}</b>. The run that tests it has not finished."]
-    error = verdict["relative_error"]
-    first = f"The law predicted <b>{predicted:.3f}</b> nats per token; training gave <b>{achieved:.3f}</b>, "
-    side = "too high" if error > 0 else "too low"
-    sentences = [first + f"so the prediction was {abs(error):.2%} {side}."]
-    if verdict["covered"] is True:
-        sentences.append(f"The achieved loss lies inside the 90% interval, {bounds[0]:.3f} to {bounds[1]:.3f}.")
-    elif verdict["covered"] is False:
-        where, by = ("above", achieved - bounds[1]) if achieved > bounds[1] else ("below", bounds[0] - achieved)
-        sentences.append(
-            f"<b>The prediction missed:</b> the achieved loss lies {by:.3f} nats {where} the 90% interval, "
-            f"{bounds[0]:.3f} to {bounds[1]:.3f}."
-        )
-    baseline, naive = verdict["naive_baseline_loss"], verdict["naive_relative_error"]
-    if naive is not None:
-        start = f"The naive guess, the best rung's loss of {baseline:.3f} carried over, is off by {abs(naive):.1%}"
-        closer = abs(error) < abs(naive)
-        sentences.append(start + ("." if closer else ": <b>closer than the law</b>."))
-    return sentences
-
-
-def _scale(verdict: dict[str, Any]) -> str:
-    """A small dot plot: the prediction with its interval, the achieved loss, the naive baseline."""
-    bounds = verdict["predicted_interval_90"]
-    rows = [
-        ("predicted", verdict["predicted_loss"], "predicted"),
-        ("achieved", verdict["achieved_loss"], "achieved"),
-        ("best rung, carried over", verdict["naive_baseline_loss"], "baseline"),
-    ]
-    values = [v for _, v, _ in rows if v is not None] + list(bounds or [])
-    low, high = min(values), max(values)
-    room = 0.06 * (high - low) or 0.01
-
-    def place(value: float) -> str:
-        return f"{100 * (value - low + room) / (high - low + 2 * room):.2f}%"
-
-    lines = ""
-    for name, value, css in rows:
-        if value is None:
-            continue
-        bar = ""
-        if bounds:
-            width = 100 * (bounds[1] - bounds[0]) / (high - low + 2 * room)
-            bar = f'<i class="{"bar" if css == "predicted" else "shade"}" style="left:{place(bounds[0])};width:{width:.2f}%"></i>'
-        dot = f'<i class="dot {css}" style="left:{place(value)}"></i>'
-        lines += f'<div class="row"><span>{name}</span><div class="track">{bar}{dot}</div><b>{value:.3f}</b></div>'
-    caption = "Held-out loss in nats per token, lower is better; the shaded strip is the 90% interval of the prediction."
-    return f'<div class="scale">{lines}</div>{note(caption)}'
 
 
 def law_table(law: Law | None) -> str:
     """The fitted numbers with their intervals, and how the fit went."""
     if law is None:
         return absent("There is no fitted law yet.")
-    entries = [*law.parameters.values(), *law.exponents, *law.compute]
+    compute = [p for p in law.compute if p.name != "floor" or p.value]
+    entries = [*law.parameters.values(), *law.exponents, *compute]
     rows = [[_law_name(p.name), markup.significant(p.value), markup.interval(p.interval)] for p in entries]
-    names = {"converged": "converged", "share_of_starts": "share of starts that reached the best"}
+    names = {
+        "status": "fit",
+        "share_of_starts": "starts that reached the best",
+        "sigma": "scatter of ln L about the law",
+    }
+    names |= {"n_starts": "starts", "n_points": "runs fitted", "delta": "Huber's δ"}
     status = [(names.get(k, text(k.replace("_", " "))), _status(k, v)) for k, v in law.status.items()]
     warning = ""
-    if law.status.get("converged") is False:
-        warning = '<p class="absent">The fit did not converge; its numbers are not a result.</p>'
-    return warning + table(["parameter", "value", "90% interval"], rows, "Fitted law") + (facts(status) if status else "")
+    if law.status.get("status", "converged") != "converged":
+        warning = absent("The fit did not converge; its numbers are not a result.")
+    notes = f'<ul class="warnings">{"".join(f"<li>{text(n)}</li>" for n in law.notes)}</ul>' if law.notes else ""
+    shown = table(["parameter", "value", "90% interval"], rows, "Fitted law") + (facts(status) if status else "")
+    return warning + shown + notes
 
 
 def _law_name(name: str) -> str:
-    return LAW_NAMES.get(name, "L(C): " + text(name.replace("_", " ")))
+    return LAW_NAMES.get(name, text(name))
 
 
 def _status(key: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "<b>no</b>"
     if isinstance(value, int | float):
-        return percent(value, 0) if key == "share_of_starts" else markup.significant(value)
+        return percent(value, 0) if key == "share_of_starts" else f"{value:.4g}"
     return text(value)
 
 
@@ -134,10 +65,11 @@ def runs_table(runs: Sequence[Run]) -> str:
     rows = []
     for run in runs:
         unfinished = "" if run.result is not None else ' <span class="tag">not finished</span>'
-        cells: list[Cell | str] = [Cell(text(run.name) + unfinished, run.name)]
+        cells: list[Cell | str] = [Cell(f"{text(run.name)}{unfinished}", run.name)]
         columns = (
             ("n_params", si), ("n_params_total", si), ("n_tokens", si), ("flops_exact", power), ("flops_6nd", power),
-            ("loss", lambda v: markup.fixed(v, 4)), ("tokens_per_second", si), ("mfu", percent), ("seconds", markup.duration),
+            ("loss", lambda v: markup.fixed(v, 4)), ("tokens_per_second", si), ("mfu", percent),
+            ("seconds", markup.duration),
         )  # fmt: skip
         for key, shown in columns:
             value = run.number(key)
@@ -153,33 +85,57 @@ def corpora(store: dict[str, Any] | None) -> str:
     kinds = objects(store.get("corpora"))
     total = sum(number(k, "train_tokens") or 0 for k in kinds) or 1.0
     rows = []
-    for kind in kinds:
-        train = number(kind, "train_tokens")
+    for corpus in kinds:
+        train, documents = number(corpus, "train_tokens"), _documents(corpus)
         share = (train or 0) / total
-        bar = f'<div class="share"><i style="width:{100 * share:.1f}%"></i><span>{percent(share, 0)}</span></div>'
+        bar = _bar(share, percent(share, 0))
         rows.append(
             [
-                text(kind.get("name", "?")),
-                Cell(si(number(kind, "documents")), number(kind, "documents")),
-                Cell(si(number(kind, "bytes")), number(kind, "bytes")),
+                text(corpus.get("name", "?")),
+                Cell(si(documents), documents),
+                Cell(si(number(corpus, "bytes")), number(corpus, "bytes")),
                 Cell(si(train), train),
-                Cell(si(number(kind, "heldout_tokens")), number(kind, "heldout_tokens")),
+                Cell(si(number(corpus, "heldout_tokens")), number(corpus, "heldout_tokens")),
                 bar,
-                percent(_removed(kind)),
+                percent(_removed(corpus)),
             ]
         )
-    headers = ["corpus", "documents", "bytes", "train tokens", "held-out tokens", "share of train", "duplicates removed"]
+    headers = [
+        "corpus",
+        "documents",
+        "bytes",
+        "train tokens",
+        "held-out tokens",
+        "share of train",
+        "duplicates removed",
+    ]
     body = table(headers, rows, "Corpus", sortable=True) if rows else absent("The token store lists no corpora.")
-    entries = [("vocabulary", si(number(store, "vocab_size"))), ("duplicates removed", percent(_removed(store)))]
-    return section("corpus", "Corpus", body, facts([(k, v) for k, v in entries if v != markup.NONE]))
+    vocabulary = number(store, "vocab_size")
+    entries = [
+        ("train tokens in all", si(total)),
+        ("vocabulary", f"{vocabulary:.0f} tokens" if vocabulary else markup.NONE),
+    ]
+    words = "Bytes and documents are what was kept; duplicates, exact and near, are a share of the bytes read."
+    return section("corpus", "Corpus", body, note(words), facts(entries))
+
+
+def _bar(share: float, words: str = "") -> str:
+    """A bar of at most 160 pixels, and words beside it."""
+    return f'<div class="share"><i style="width:{160 * share:.0f}px"></i><span>{words}</span></div>'
 
 
 def _removed(item: dict[str, Any]) -> float | None:
-    """The share of documents removed as duplicates, as recorded or from counts."""
-    for key in ("duplicate_share", "duplicates_share", "removed_share", "share_removed"):
-        if (share := number(item, key)) is not None:
-            return share
-    return None
+    """The share of a corpus' bytes that were removed as exact or near duplicates."""
+    removed = item.get("removed")
+    if not isinstance(removed, dict):
+        return None
+    shares = [number(removed.get(kind), "share") for kind in ("exact", "near")]
+    return sum(s or 0.0 for s in shares) if any(s is not None for s in shares) else None
+
+
+def _documents(item: dict[str, Any]) -> float | None:
+    counts = [number(item, key) for key in ("train_documents", "heldout_documents")]
+    return sum(c or 0.0 for c in counts) if any(c is not None for c in counts) else None
 
 
 def sample_texts(samples: list[dict[str, Any]] | None) -> str:
@@ -196,24 +152,26 @@ def sample_texts(samples: list[dict[str, Any]] | None) -> str:
 
 def costs(found: Gathered, summary: dict[str, Any]) -> str:
     """Seconds by stage, energy and carbon, each energy figure with its kind."""
-    energy, carbon = summary["energy_kwh"], summary["carbon_kg"]
+    power_used, carbon = summary["energy_kwh"], summary["carbon_kg"]
     entries = [("time", markup.duration(summary["seconds"]))]
-    if energy:
-        entries.append((f"energy, {_kind(energy)}", _energy(energy)))
+    if power_used:
+        entries.append((f"energy, {kind(power_used)}", energy(power_used)))
     if carbon:
-        entries.append((f"carbon, {_kind(carbon)}", f"{markup.significant(1000 * carbon['value'], 3)} g CO<sub>2</sub>e"))
+        entries.append(
+            (f"carbon, {kind(carbon)}", f"{markup.significant(1000 * carbon['value'], 3)} g CO<sub>2</sub>e")
+        )
     body = facts(entries)
-    if energy and "estimat" in energy["kind"].lower():
+    if power_used and "estimat" in power_used["kind"].lower():
         body += note("Energy and carbon are estimates, not measurements: see the kind beside each figure.")
-    if not energy:
+    if not power_used:
         body += absent("No run recorded its energy.")
-    elif energy["runs_without"]:
-        body += absent(f"{energy['runs_without']} of the runs recorded no energy and are not in the sum.")
+    elif power_used["runs_without"]:
+        body += absent(f"{power_used['runs_without']} of the runs recorded no energy and are not in the sum.")
     stages = objects((found.quickstart or {}).get("stages"))
     known = [(text(s.get("name", "?")), number(s, "seconds")) for s in stages]
     longest = max((s for _, s in known if s), default=None)
     if longest:
-        rows = [[n, markup.duration(s), f'<div class="share"><i style="width:{100 * (s or 0) / longest:.1f}%"></i></div>'] for n, s in known]
+        rows = [[n, markup.duration(s), _bar((s or 0) / longest)] for n, s in known]
         body += table(["stage", "time", ""], rows, "Time by stage")
     return section("costs", "Time, energy and carbon", body)
 
@@ -226,12 +184,12 @@ def events(runs: Sequence[Run]) -> str:
     for run in runs:
         of = [str(e.get("event", "?")) for e in run.events]
         counts.append([text(run.name), *(Cell(str(of.count(k)), of.count(k)) for k in kinds)])
-        for event in run.events:
-            if event.get("event") not in ("save", "evaluate"):
-                lines.append(_event_row(run, event))
+        lines += [_event_row(run, event) for event in run.events if event.get("event") not in ("save", "evaluate")]
     if not kinds:
         return section("events", "Events", absent("No run recorded events."))
-    more = note(f"The last {EVENTS_SHOWN} of {len(lines)}; all are in events.jsonl.") if len(lines) > EVENTS_SHOWN else ""
+    more = (
+        note(f"The last {EVENTS_SHOWN} of {len(lines)}; all are in events.jsonl.") if len(lines) > EVENTS_SHOWN else ""
+    )
     return section(
         "events",
         "Events",
@@ -264,7 +222,11 @@ def provenance(found: Gathered, versions: str) -> str:
             entries.append((title, text(values.pop())))
         elif values:
             entries.append((f"{title} (<b>differ between runs</b>)", "<br>".join(text(v) for v in sorted(values))))
-    stores = {str(s["fingerprint"]) for run in runs if isinstance(s := (run.info or {}).get("store"), dict) and s.get("fingerprint")}
+    stores = {
+        str(s["fingerprint"])
+        for run in runs
+        if isinstance(s := (run.info or {}).get("store"), dict) and s.get("fingerprint")
+    }
     if found.store and found.store.get("fingerprint"):
         stores.add(str(found.store["fingerprint"]))
     if stores:
@@ -287,17 +249,3 @@ def _flat(value: Any) -> str:
 
 def _hash(value: Any) -> str:
     return f'<code title="{text(value)}">{text(str(value)[:16])}</code>' if value else markup.NONE
-
-
-def _kind(figure: dict[str, Any] | None) -> str:
-    return text(figure["kind"]) if figure else "not recorded"
-
-
-def _energy(figure: dict[str, Any] | None) -> str:
-    if not figure:
-        return markup.NONE
-    value = figure["value"]
-    return f"{markup.significant(1000 * value, 3)} Wh" if value < 1 else f"{markup.significant(value, 3)} kWh"
-
-
-__all__ = ["corpora", "costs", "events", "headline", "law_table", "pair", "provenance", "runs_table", "sample_texts"]

@@ -4,6 +4,7 @@
   const figures = JSON.parse(document.getElementById("figures").textContent);
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const narrow = window.matchMedia("(max-width: 640px)");
+  const hovers = window.matchMedia("(hover: hover)");
   const coarse = window.matchMedia("(pointer: coarse)");
 
   const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
@@ -14,6 +15,13 @@
     if (Array.isArray(value)) return typeof value[0] === "number" ? value : value.map(coloured);
     if (value === null || typeof value !== "object") return value;
     return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, coloured(item)]));
+  }
+
+  // A phone's width has room for four or five labels: those of whole decades, or else every second.
+  function thin(axis) {
+    const decade = axis.tickvals.map((value) => Math.abs(Math.log10(value) % 1) < 1e-9);
+    const enough = decade.filter(Boolean).length > 2;
+    axis.ticktext = axis.ticktext.map((label, i) => ((enough ? decade[i] : i % 2 === 0) ? label : ""));
   }
 
   function themed(figure) {
@@ -33,10 +41,9 @@
       Object.assign(axis, { gridcolor: grid, linecolor: line, zerolinecolor: muted, showline: true, ticks: "outside", tickcolor: line });
       axis.tickfont = { color: muted };
       axis.title.font = { size: narrow.matches ? 11.5 : 13 };
-      if (narrow.matches && axis.tickvals && axis.tickvals.length > 6 && key.startsWith("x")) {
-        const every = (_, i) => i % 2 === 0;
-        axis.tickvals = axis.tickvals.filter(every);
-        axis.ticktext = axis.ticktext.filter(every);
+      if (key.startsWith("x")) {
+        axis.tickangle = 0;
+        if (narrow.matches && axis.ticktext && axis.ticktext.length > 4) thin(axis);
       }
     }
     if (narrow.matches) {
@@ -49,8 +56,10 @@
   const options = {
     responsive: true,
     displaylogo: false,
-    displayModeBar: narrow.matches ? false : "hover",
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+    displayModeBar: hovers.matches && !narrow.matches ? "hover" : false,
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
+    showSendToCloud: false, // the page speaks to no server
+    plotlyServerURL: "",
     showTips: false,
   };
 
