@@ -24,6 +24,28 @@ TITLES = {
     "ladder": "A ladder of runs",
     "runs": "Training runs",
 }
+VALLEYS_NOTE = (
+    "Each budget is spent on models of several sizes. The parabola of ln L in ln N has its lowest point (star) at the "
+    "best size; the bar is that size's 90% interval."
+)
+OPTIMA_NOTE = "The valleys' lowest points and the lines through them; open markers are the planned run."
+LAW_NOTE = (
+    "The line is L(N, D) = E + A/N<sup>α</sup> + B/D<sup>β</sup> at the best N and D of each budget; runs of other "
+    "sizes lie above it. Colours and shapes are the budgets of the valleys. The band is the law's own 90% interval, "
+    "from fits to resampled runs; the interval of the prediction also has the scatter of single runs."
+)
+RESIDUALS_NOTE = (
+    "What the law leaves unexplained. A pattern along N would mean that its form is wrong here, not only that runs "
+    "scatter."
+)
+TRAINING_NOTE = (
+    f"Training loss, averaged over neighbouring steps to at most {curves.POINTS} points a run; dots are held-out loss."
+)
+RUNS_NOTE = (
+    "N leaves embeddings out, N total has them. Exact FLOPs count every matrix product of training, attention and "
+    "logits included; 6ND is the usual approximation. MFU needs the machine's peak and is blank where that is "
+    "not known. A header sorts."
+)
 
 
 def build_report(paths: Sequence[Path | str], out_dir: Path | str, *, figures: bool = False) -> dict[str, Any]:
@@ -81,56 +103,6 @@ def render(found: Gathered, law: Law | None, summary: dict[str, Any]) -> str:
     versions = f"areca {__version__}, Python {sys.version.split()[0]}"
     parts.append(("Provenance", sections.provenance(found, versions)))
     return _page(found, parts, drawn)
-
-
-VALLEYS_NOTE = (
-    "Each budget is spent on models of several sizes. The parabola of ln L in ln N has its lowest point (star) at the "
-    "best size; the bar is that size's 90% interval."
-)
-OPTIMA_NOTE = "The valleys' lowest points and the lines through them; open markers are the planned run."
-LAW_NOTE = (
-    "The line is L(N, D) = E + A/N<sup>α</sup> + B/D<sup>β</sup> at the best N and D of each budget; runs of other "
-    "sizes lie above it. Colours and shapes are the budgets of the valleys. The band is the law's own 90% interval, "
-    "from fits to resampled runs; the interval of the prediction also has the scatter of single runs."
-)
-RESIDUALS_NOTE = (
-    "What the law leaves unexplained. A pattern along N would mean that its form is wrong here, not only that runs "
-    "scatter."
-)
-TRAINING_NOTE = (
-    f"Training loss, averaged over neighbouring steps to at most {curves.POINTS} points a run; dots are held-out "
-    "loss."
-)
-RUNS_NOTE))))
-    if found.kind == "quickstart":
-        parts.append(("Samples", sections.sample_texts(found.samples)))
-    parts.append(("Costs", sections.costs(found, summary)))
-    if found.kind != "quickstart" and any(run.events for run in found.runs):
-        parts.append(("Events", sections.events(found.all_runs)))
-    versions = f"areca {__version__}, Python {sys.version.split()[0]}"
-    parts.append(("Provenance", sections.provenance(found, versions)))
-    return _page(found, parts, drawn)
-
-
-VALLEYS_NOTE = (
-    "Each budget is spent on models of several sizes. The parabola of ln L in ln N has its lowest point (star) at the "
-    "best size; the bar is that size's 90% interval."
-)
-OPTIMA_NOTE = "The valleys' lowest points and the lines through them; open markers are the planned run."
-LAW_NOTE = (
-    "The line is L(N, D) = E + A/N<sup>α</sup> + B/D<sup>β</sup> at the best N and D of each budget; runs of other sizes "
-    "lie above it. Colours and shapes are the budgets of the valleys. The band is the law's own 90% interval, from fits to "
-    "resampled runs; the interval of the prediction also has the scatter of single runs."
-)
-RESIDUALS_NOTE = "What the law leaves unexplained. A pattern along N would mean that its form is wrong here, not only that runs scatter."
-TRAINING_NOTE = (
-    f"Training loss, averaged over neighbouring steps to at most {curves.POINTS} points a run; dots are held-out loss."
-)
-RUNS_NOTE = (
-    "N leaves embeddings out, N total has them. Exact FLOPs count every matrix product of training, attention and "
-    "logits included; 6ND is the usual approximation. MFU needs the machine's peak and is blank where that is not known. "
-    "A header sorts."
-)
 
 
 def _law_parts(
