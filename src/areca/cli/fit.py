@@ -134,6 +134,14 @@ def _print(law: "LawReport") -> None:
             f"C_c = {c['c_c_flops']:.4g} FLOPs",
             soft_wrap=True,
         )
+    if law.validation:
+        v = law.validation
+        console.print(
+            f"check: fitted without the largest budget ({v['stretch']:.3g} times the rest), the law predicts its "
+            f"{v['rows']} runs within {v['mean_error']:+.2%} on average, {v['held']} inside their {v['level']:.0%} "
+            "intervals",
+            soft_wrap=True,
+        )
     for note in law.notes:
         console.print(f"note: {note}", style="yellow", soft_wrap=True)
 

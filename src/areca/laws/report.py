@@ -13,6 +13,7 @@ from areca.laws.compute import PF_DAY, fit_compute
 from areca.laws.isoflop import LEVEL, fit_isoflop
 from areca.laws.observations import Observations
 from areca.laws.parametric import Objective, ParametricFit, fit_parametric
+from areca.laws.validation import validate_largest_budget
 
 FORMAT = 1
 
@@ -28,6 +29,7 @@ class LawReport:
     isoflop: dict[str, Any] | None
     compute: dict[str, Any] | None
     compute_with_floor: dict[str, Any] | None
+    validation: dict[str, Any] | None  # the largest budget predicted from the others
     observations: Observations
     level: float = LEVEL
     seed: int = 0
@@ -67,6 +69,7 @@ class LawReport:
             "isoflop": self.isoflop,
             "compute": self.compute,
             "compute_with_floor": self.compute_with_floor,
+            "validation": self.validation,
             "columns": self.observations.columns,
             "observations": self.observations.to_dicts(),
             "notes": self.notes,
@@ -92,6 +95,7 @@ class LawReport:
                 isoflop=values["isoflop"],
                 compute=values["compute"],
                 compute_with_floor=values["compute_with_floor"],
+                validation=values["validation"],
                 observations=Observations.from_dicts(values["observations"], columns=values["columns"]),
                 level=p["level"],
                 seed=values["seed"],
@@ -137,6 +141,12 @@ def fit_laws(
     else:
         notes += valleys.notes
         compute, floor = fit_compute(valleys), fit_compute(valleys, with_floor=True)
+    validation = validate_largest_budget(observations, objective=objective, delta=delta, seed=seed, level=level)
+    if validation and validation.failed:
+        notes.append(
+            f"fitted without the largest budget, the law misses its runs by {validation.mean_error:+.1%} on average "
+            f"({validation.held} of {validation.rows} inside their {level:.0%} intervals): its form may not hold here."
+        )
     return LawReport(
         parametric=fit,
         samples=drawn,
@@ -145,6 +155,7 @@ def fit_laws(
         isoflop=valleys.to_dict() if valleys else None,
         compute=compute.to_dict() if compute else None,
         compute_with_floor=floor.to_dict() if floor else None,
+        validation=validation.to_dict() if validation else None,
         observations=observations,
         level=level,
         seed=seed,

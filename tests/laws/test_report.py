@@ -1,0 +1,113 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from truth import Truth
+
+from areca.cli.main import main
+from areca.errors import DataError
+from areca.laws import LawReport, fit_laws
+
+TRUTH = Truth(A=60.0, B=900.0, E=2.0, alpha=0.38, beta=0.45)
+
+
+@pytest.fixture(scope="module")
+def law():
+    return fit_laws(TRUTH.ladder(np.random.default_rng(0), budgets=4, sizes=5, noise=0.003), samples=200)
+
+
+@pytest.fixture
+def table(tmp_path):
+    o = TRUTH.ladder(np.random.default_rng(0), budgets=3, sizes=5, noise=0.003)
+    rows = [f"{n},{d},{l}" for n, d, l in zip(o.n_params, o.n_tokens, o.loss, strict=True)]
+    (tmp_path / "runs.csv").write_text("\n".join(["n_params,n_tokens,loss", *rows]) + "\n")
+    return tmp_path / "runs.csv"
+
+
+def test_law_json_gives_back_the_same_law(law, tmp_path):
+    law.save(tmp_path / "law.json")
+    again = LawReport.load(tmp_path / "law.json")
+    assert again.parametric == law.parametric
+    assert again.predict_interval(3e5, 1e7) == law.predict_interval(3e5, 1e7)
+    assert json.dumps(again.to_dict()) == json.dumps(law.to_dict())
+
+
+def test_law_json_holds_what_its_readers_rely_on(law):
+    values = law.to_dict()
+    assert np.array(values["parametric"]["bootstrap"]).shape == (200, 5)
+    assert values["parametric"]["status"] == "converged"
+    for name in ("A", "B", "E", "alpha", "beta"):
+        low, high = values["parametric"]["intervals"][name]
+        assert low < values["parametric"][name] < high
+    assert len(values["isoflop"]["valleys"]) == 4
+    assert {"budget_flops", "a", "b", "c", "n_opt", "n_opt_interval", "d_opt", "loss_min", "interior", "points"} <= set(
+        values["isoflop"]["valleys"][0]
+    )
+    # Closed form: beta / (alpha + beta).
+    assert values["isoflop"]["n_exponent"] == pytest.approx(0.45 / (0.38 + 0.45), abs=0.03)
+    assert values["compute"]["exponent"] > 0
+    assert values["compute_with_floor"]["floor"] > 0
+    assert len(values["observations"]) == 20
+
+
+def test_the_same_rows_give_the_same_bits():
+    def made():
+        return json.dumps(
+            fit_laws(TRUTH.ladder(np.random.default_rng(1), budgets=3, sizes=5, noise=0.003), samples=50).to_dict()
+        )
+
+    assert made() == made()
+
+
+def test_the_largest_budget_is_predicted_from_the_others(law):
+    v = law.validation
+    assert v["rows"] == 5
+    assert abs(v["mean_error"]) < 0.02
+    assert v["held"] >= 4
+
+
+def test_a_law_of_another_make_is_refused(tmp_path):
+    (tmp_path / "law.json").write_text('{"parametric": {"A": 1}}')
+    with pytest.raises(DataError, match=r"is not a law written by `areca fit`"):
+        LawReport.load(tmp_path / "law.json")
+
+
+def test_areca_fit_writes_prints_and_says_what_it_derived(table, capsys):
+    out = table.parent / "law.json"
+    assert main(["fit", str(table), "--bootstrap", "100", "--out", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert "converged" in text
+    assert "C = 6 N D is used" in text
+    assert "IsoFLOP valleys" in text
+    assert LawReport.load(out).sources == ["runs.csv"]
+    assert main(["fit", str(table), "--bootstrap", "100", "--json", "--objective", "l2"]) == 0
+    assert json.loads(capsys.readouterr().out)["objective"] == "l2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--loss", "val"], "has no column 'val'"),
+        (["--drop-highest", "12"], "it needs at least 6"),
+        (["--bootstrap", "5"], "at least 20"),
+        (["--objective", "huberr"], "huberr"),
+        (["--delta", "0"], "delta is 0"),
+    ],
+)
+def test_areca_fit_refuses_in_one_sentence_and_writes_nothing(table, capsys, arguments, said):
+    assert main(["fit", str(table), "--out", str(table.parent / "law.json"), *arguments]) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert [p.name for p in table.parent.iterdir()] == ["runs.csv"]
+
+
+def test_a_fit_needs_no_jax(table):
+    code = (
+        "import sys; from areca.laws import load, fit_laws;"
+        f"fit_laws(load([{str(table)!r}]), samples=20); sys.exit('jax' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
