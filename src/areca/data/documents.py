@@ -34,13 +34,21 @@ def from_bytes(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def escape_surrogates(text: str) -> str:
-    """Makes lone surrogates (JSON may spell them) into escaped bytes, so that `to_bytes` accepts every result."""
-    try:
-        text.encode("utf-8")
+def escape_surrogates(text: str, escaped: bool = False) -> str:
+    """Makes lone surrogates (JSON may spell them) into escaped bytes, so that `to_bytes` accepts every result.
+
+    With `escaped`, U+DC80..U+DCFF already stand for bytes and stay.
+    """
+    if is_valid(text):
         return text
-    except UnicodeEncodeError:
-        return from_bytes(text.encode("utf-8", "surrogatepass"))
+    keep = "\udc80", "\udcff"
+    return "".join(
+        c if not "\ud800" <= c <= "\udfff" or (escaped and keep[0] <= c <= keep[1]) else _as_bytes(c) for c in text
+    )
+
+
+def _as_bytes(surrogate: str) -> str:
+    return from_bytes(surrogate.encode("utf-8", "surrogatepass"))
 
 
 def is_valid(text: str) -> bool:

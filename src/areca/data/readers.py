@@ -157,16 +157,17 @@ def _jsonl(path: Path, options: ReadOptions) -> Iterator[tuple[str, str]]:
             offset = 0
             for number, line in enumerate(f, 1):
                 if line.strip():
-                    text = _row_text(_json(line, path, number, offset, options), path, number, options)
-                    yield f"{path}:{number}", text
+                    decoded = _decode(line, path, offset, options)
+                    text = _row_text(_json(decoded, path, number), path, number, options)
+                    yield f"{path}:{number}", escape_surrogates(text, escaped=not is_valid(decoded))
                 offset += len(line)
     except _decompression_errors() as error:
         raise DataError(f"{path} can't be decompressed ({error}); is it damaged?") from None
 
 
-def _json(line: bytes, path: Path, number: int, offset: int, options: ReadOptions) -> Any:
+def _json(line: str, path: Path, number: int) -> Any:
     try:
-        return json.loads(_decode(line, path, offset, options))
+        return json.loads(line)
     except (json.JSONDecodeError, RecursionError) as error:
         raise DataError(f"{path} line {number} is not valid JSON ({error}).") from None
 
@@ -189,7 +190,7 @@ def _row_text(row: Any, path: Path, number: int, options: ReadOptions) -> str:
             f"{path} line {number}: {column!r} holds a lone surrogate, which is not valid UTF-8; mend it, or keep it "
             "with --invalid-utf8 keep."
         )
-    return escape_surrogates(text)
+    return text
 
 
 def _no_column(where: str, column: str, columns: list[str]) -> str:

@@ -1,0 +1,150 @@
+"""The tokenizer is lossless, deterministic, cuts digits one by one, and never mistakes text for `[eod]`."""
+
+import json
+import random
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_text import sentence_text
+
+from areca.data.documents import from_bytes, to_bytes
+from areca.data.tokenizer import EOD, byte_alphabet, load_tokenizer, train_tokenizer
+from areca.errors import DataError
+
+TEXTS = [sentence_text(i, 30) for i in range(30)] + [
+    "def f(x):\n    return x[1234]\n\t# \u00e9t\u00e9 \u4e2d\u6587\n" * 20
+]
+ODD = [
+    "", " ", "\t\tx\t", "a\r\nb\r\n", "\r", "\n\n\n", "\0", "a\0b", "\u0301", "e\u0301", "\u00e9", "\ufb01", "\u212b",
+    "\U0001f600\U0001f468\u200d\U0001f469\u200d\U0001f467", "\ufeffbom", "\u2028", "\u2581", "\u0120", "\u010a",
+    "x" * 20_000, " " * 5000, "[eod]", "[[eod]]", "a[eod]b [eod]", "<unk>", "<s>", "3.14159 1,000,000", "\u0663\u0664",
+    "\u00bd", "\uffff", "\U0010ffff", "\u202eabc", "  leading", "trailing  ",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer(TEXTS, 512)
+
+
+@pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
+def test_odd_strings_come_back_exactly(tokenizer, text):
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.eod_id not in ids
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+@settings(max_examples=200, deadline=None)
+def test_any_text_comes_back_exactly(text):
+    tokenizer = _shared()
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@given(st.binary())
+@settings(max_examples=200, deadline=None)
+def test_any_bytes_come_back_exactly(data):
+    tokenizer = _shared()
+    assert tokenizer.decode_bytes(tokenizer.encode(from_bytes(data))) == data
+
+
+def _shared(made: list = []):  # noqa: B006
+    if not made:
+        made.append(train_tokenizer(TEXTS, 512))
+    return made[0]
+
+
+def test_escaped_bytes_in_a_batch_leave_the_other_texts_alone(tokenizer):
+    texts = ["plain text", from_bytes(b"\xff\xfe caf\xc3\xa9 \x80"), "more"]
+    ids = tokenizer.encode_batch(texts)
+    assert [tokenizer.decode_bytes(i) for i in ids] == [to_bytes(t) for t in texts]
+    assert ids[0] == tokenizer.encode("plain text")
+
+
+def test_every_digit_is_a_token_of_its_own(tokenizer):
+    pieces = [tokenizer.token_bytes(i) for i in tokenizer.encode("In 1234567890")]
+    assert pieces[-10:] == [bytes([c]) for c in b"1234567890"]
+    longer = [tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size) if len(tokenizer.token_bytes(i)) > 1]
+    assert not [p for p in longer if any(c in b"0123456789" for c in p)]
+
+
+def test_the_byte_alphabet_is_that_of_the_library():
+    assert set(byte_alphabet()) == set(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    # GPT-2's table: a space is written as U+0120, a line feed as U+010A.
+    assert byte_alphabet()[0x20] == "\u0120"
+    assert byte_alphabet()[0x0A] == "\u010a"
+
+
+def test_the_same_texts_give_the_same_vocabulary_in_any_order():
+    shuffled = list(TEXTS)
+    random.Random(5).shuffle(shuffled)
+    first = train_tokenizer(TEXTS, 700).to_json()
+    assert train_tokenizer(TEXTS, 700).to_json() == first
+    assert train_tokenizer(shuffled, 700).to_json() == first
+
+
+def test_the_library_alone_reads_the_file_and_decodes_the_same(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "t.json")
+    other = tokenizers.Tokenizer.from_file(str(tmp_path / "t.json"))
+    text = "Palm trees, 42 of them.\n"
+    assert other.encode(text).ids == tokenizer.encode(text)
+    assert other.decode(tokenizer.encode(text)) == text
+    assert other.token_to_id(EOD) == tokenizer.eod_id
+
+
+def test_a_saved_tokenizer_is_the_same_when_loaded(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "t.json")
+    again = load_tokenizer(tmp_path / "t.json")
+    assert (again.vocab_size, again.eod_id, again.sha256) == (tokenizer.vocab_size, tokenizer.eod_id, tokenizer.sha256)
+    assert again.encode("a [eod] b") == tokenizer.encode("a [eod] b")
+
+
+def test_a_repeated_merge_shortens_text():
+    # The most frequent pair of "abababab..." is (a, b): with room for one merge it must be that one.
+    trained = train_tokenizer(["ab" * 50] * 3, 258)
+    assert [trained.token_bytes(i) for i in trained.encode("abab")] == [b"ab", b"ab"]
+
+
+@pytest.mark.parametrize("size", [256, 0, -1, 300_000])
+def test_an_impossible_vocabulary_is_refused(size):
+    with pytest.raises(DataError, match="257"):
+        train_tokenizer(TEXTS, size)
+
+
+def test_a_small_text_gives_a_smaller_vocabulary_than_asked():
+    trained = train_tokenizer(["abc"], 5000)
+    assert trained.vocab_size == 257
+
+
+def _edited(tokenizer, tmp_path, **changes):
+    data = json.loads(tokenizer.to_json()) | changes
+    (tmp_path / "edited.json").write_text(json.dumps(data))
+    return tmp_path / "edited.json"
+
+
+def test_a_tokenizer_that_changes_text_is_refused(tokenizer, tmp_path):
+    with pytest.raises(DataError, match="changes text"):
+        load_tokenizer(_edited(tokenizer, tmp_path, normalizer={"type": "NFC"}))
+    with pytest.raises(DataError, match="changes text"):
+        load_tokenizer(_edited(tokenizer, tmp_path, normalizer={"type": "Lowercase"}))
+
+
+def test_a_tokenizer_without_eod_is_refused(tokenizer, tmp_path):
+    model = json.loads(tokenizer.to_json())["model"]
+    model["vocab"] = {("[end]" if t == EOD else t): i for t, i in model["vocab"].items()}
+    with pytest.raises(DataError, match=r"no \[eod\]"):
+        load_tokenizer(_edited(tokenizer, tmp_path, added_tokens=[], model=model))
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"not json", b"\xff\xfe", b'{"version": "1.0"}'])
+def test_a_file_that_is_no_tokenizer_is_refused(tmp_path, content):
+    (tmp_path / "t.json").write_bytes(content)
+    with pytest.raises(DataError, match=r"t\.json"):
+        load_tokenizer(tmp_path / "t.json")
+
+
+def test_a_missing_tokenizer_is_refused(tmp_path):
+    with pytest.raises(DataError, match="does not exist"):
+        load_tokenizer(tmp_path / "none.json")
