@@ -5,7 +5,7 @@ from pathlib import Path
 from areca.config import BatchConfig, CheckpointConfig, DataConfig, EvalConfig, ModelConfig, RunConfig, ScheduleConfig
 from areca.data.build import build_store
 
-WORDS = "areca palm betel nut grove shade river stone light morning evening quiet market village road hill".split()
+WORDS = ("areca", "palm", "betel", "nut", "grove", "shade", "river", "stone", "light", "market", "village", "road")
 
 
 def text(seed: int, lines: int = 20) -> str:

@@ -71,7 +71,7 @@ def _rows(x_MD: Array, e_VD: Array, target_M: Array) -> tuple[Array, Array, Arra
 
 def _chunks(rows: int, vocabulary: int) -> int:
     """How many equal chunks keep a chunk's logits within CHUNK_BYTES, or the next number that divides the rows."""
-    wanted = max(1, -(-rows * vocabulary * 4 // CHUNK_BYTES))
+    wanted = min(rows, max(1, -(-rows * vocabulary * 4 // CHUNK_BYTES)))
     return next(n for n in range(wanted, rows + 1) if rows % n == 0)
 
 
