@@ -379,6 +379,7 @@ class _Run:
         return held_out
 
     def _stop(self, number: int) -> None:
+        self.checkpoints.wait()  # the save in progress may be of this very step
         self._save()
         self.checkpoints.wait()
         self.record.append_event("interrupt", step=self.step, signal=signal.Signals(number).name)
