@@ -6,7 +6,7 @@ import numpy as np
 
 from areca.report import markup
 from areca.report.figures import COLOURS, Budgets, Figure, around, axis, figure, rounded
-from areca.report.gather import Run, number
+from areca.report.gather import Run, positive
 
 POINTS = 300  # at most, of one curve
 
@@ -16,11 +16,11 @@ def downsample(
 ) -> tuple[np.ndarray, np.ndarray]:
     """At most `count` points: means over bins that are even in tokens or in their logarithm.
 
-    Steps whose value is missing or not finite are left out.
+    All points, if all have the same tokens. Steps whose value is missing or not finite are left out.
     """
     rows = [(t, v) for t, v in zip(tokens, values, strict=True) if t is not None and v is not None and t > 0]
     x, y = np.asarray([r[0] for r in rows]), np.asarray([r[1] for r in rows])
-    if len(x) <= count:
+    if len(x) <= count or x.min() == x.max():
         return x, y
     place = np.log(x / x.min()) if logarithmic else x - x.min()
     bins = np.minimum((place / place.max() * count).astype(int), count - 1)
@@ -55,6 +55,7 @@ def training(runs: Sequence[Run], verify: Run | None, budgets: Budgets) -> Figur
                 "mode": "lines",
                 "name": label,
                 "showlegend": label not in named,
+                "legendrank": 999 if run is verify else i if by_run else budgets.rank(run.budget_flops),
                 "x": rounded(x, 5),
                 "y": rounded(y, 5),
                 "line": {"color": colour, "width": width},
@@ -88,14 +89,14 @@ def heldout(run: Run) -> list[tuple[float, float]]:
     steps = run.metrics["tokens"]
     found: dict[float, float] = {}
     for event in run.events:
-        loss, step, tokens = number(event, "loss"), number(event, "step"), number(event, "tokens")
+        loss, step, tokens = (positive(event, key) for key in ("loss", "step", "tokens"))
         if event.get("event") != "evaluate" or loss is None:
             continue
         if tokens is None and step is not None and 1 <= step <= len(steps):
             tokens = steps[int(step) - 1]
         if tokens:
             found[tokens] = loss
-    tokens, loss = number(run.result, "n_tokens"), number(run.result, "loss")
+    tokens, loss = positive(run.result, "n_tokens"), positive(run.result, "loss")
     if tokens and loss:
         found[tokens] = loss
     return sorted(found.items())

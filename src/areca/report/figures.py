@@ -31,6 +31,11 @@ class Budgets:
         i = near[0]
         return f"@c{i % COLOURS}", SHAPES[i % len(SHAPES)]
 
+    def rank(self, budget: float | None) -> int:
+        """The place in a legend: budgets rise, then what has none."""
+        near = [i for i, v in enumerate(self.values) if same_budget(v, budget)]
+        return 1 + (near[0] if near else len(self.values))
+
     def label(self, budget: float | None) -> str:
         """The legend's words."""
         return "runs without a budget" if budget is None else f"{markup.short(markup.power(budget))} FLOPs"

@@ -97,6 +97,21 @@ def finite(value: Any) -> float | None:
     return float(value)
 
 
+def positive(source: Any, key: str) -> float | None:
+    """`source[key]` if that is a finite number above 0, else None: sizes, tokens, FLOPs, losses."""
+    value = number(source, key)
+    return value if value is not None and value > 0 else None
+
+
+def json_ready(value: Any) -> Any:
+    """A value read from JSON without the NaN and infinities that Python's reader lets through."""
+    if isinstance(value, dict):
+        return {k: json_ready(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [json_ready(v) for v in value]
+    return value if not isinstance(value, float) or math.isfinite(value) else None
+
+
 def pair(value: Any) -> tuple[float, float] | None:
     """A list of two finite numbers in order, or None."""
     if not isinstance(value, list | tuple) or len(value) != 2:
@@ -128,7 +143,7 @@ def read_run(path: Path, name: str | None = None, budget_flops: float | None = N
     info = optional_object(path / "run.json")
     for source in (result, (result or {}).get("labels"), (info or {}).get("labels")):
         if budget_flops is None:
-            budget_flops = number(source, "budget_flops")
+            budget_flops = positive(source, "budget_flops")
     return Run(name or path.name, path, info, result, _read_metrics(path), _read_events(path), budget_flops)
 
 
@@ -141,7 +156,7 @@ def read_plan(value: dict[str, Any] | None) -> dict[str, Any] | None:
         k: best[k] for k in ("n_params", "n_tokens", "flops_exact", "flops_6nd", "predicted_loss") if k in best
     } | value
     plan.setdefault("interval_90", value.get("interval"))
-    baseline = number(value.get("baseline"), "loss")
+    baseline = positive(value.get("baseline"), "loss")
     if baseline is not None:
         plan.setdefault("naive_baseline_loss", baseline)
     return plan
@@ -199,7 +214,7 @@ def _gather_ladder(root: Path) -> tuple[list[Run], list[str]]:
         if not _is_run(path):
             missing.append(f"Run {name} of the ladder has not started.")
             continue
-        run = read_run(path, name, number(entry, "budget_flops"))
+        run = read_run(path, name, positive(entry, "budget_flops"))
         if run.result is None:
             missing.append(f"Run {name} of the ladder has not finished.")
         runs.append(run)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from areca.report.gather import Run, finite, number, objects, pair
+from areca.report.gather import Run, finite, number, objects, pair, positive
 
 PARAMETERS = ("E", "A", "B", "alpha", "beta")
 
@@ -74,8 +74,8 @@ class Law:
 
     @property
     def complete(self) -> bool:
-        """Whether L(N, D) can be evaluated."""
-        return all(name in self.parameters for name in PARAMETERS)
+        """Whether L(N, D) can be evaluated: all five parameters are there and positive."""
+        return all(name in self.parameters and self.parameters[name].value > 0 for name in PARAMETERS)
 
     def predict(self, n_params: np.ndarray, n_tokens: np.ndarray) -> np.ndarray:
         """L(N, D) in nats per token."""
@@ -146,9 +146,9 @@ def points_of(runs: Sequence[Run]) -> list[Point]:
     """The finished runs that have a size, tokens, FLOPs and a loss."""
     points = []
     for run in runs:
-        n, d, loss = number(run.result, "n_params"), number(run.result, "n_tokens"), number(run.result, "loss")
-        flops = number(run.result, "flops_exact") or number(run.result, "flops_6nd")
-        if n and d and loss and flops and min(n, d, loss, flops) > 0:
+        n, d, loss = (positive(run.result, key) for key in ("n_params", "n_tokens", "loss"))
+        flops = positive(run.result, "flops_exact") or positive(run.result, "flops_6nd")
+        if n and d and loss and flops:
             points.append(Point(run.name, n, d, flops, loss, run.budget_flops))
     return points
 
@@ -168,8 +168,8 @@ def _parameter(source: dict[str, Any], name: str) -> Parameter | None:
 
 
 def _valley(item: dict[str, Any]) -> Valley | None:
-    budget = number(item, "budget_flops")
-    if budget is None or budget <= 0:
+    budget = positive(item, "budget_flops")
+    if budget is None:
         return None
     a, b, c = (number(item, key) for key in "abc")
     coefficients = None if a is None or b is None or c is None else (a, b, c)
@@ -177,12 +177,16 @@ def _valley(item: dict[str, Any]) -> Valley | None:
     return Valley(
         budget_flops=budget,
         coefficients=coefficients,
-        n_opt=number(item, "n_opt"),
-        n_opt_interval=pair(item.get("n_opt_interval")),
-        d_opt=number(item, "d_opt"),
-        loss_min=number(item, "loss_min"),
+        n_opt=positive(item, "n_opt"),
+        n_opt_interval=_above_zero(pair(item.get("n_opt_interval"))),
+        d_opt=positive(item, "d_opt"),
+        loss_min=positive(item, "loss_min"),
         interior=all(shape) if shape else None,
     )
+
+
+def _above_zero(bounds: tuple[float, float] | None) -> tuple[float, float] | None:
+    return bounds if bounds and bounds[0] > 0 else None
 
 
 def _bootstrap(rows: Any) -> np.ndarray | None:

@@ -1,7 +1,6 @@
 """Small pieces of HTML: numbers as people write them, escaped text, tables that sort and scroll inside their box."""
 
 import html
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ def si(value: float | None, digits: int = 3) -> str:
     if value is None:
         return NONE
     for size, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size * (1 - 0.5 * 10**-digits):
+        if float(f"{abs(value):.{digits - 1}e}") >= size:
             return f"{_significant(value / size, digits)}{suffix}"
     return _significant(value, digits)
 
@@ -71,7 +70,7 @@ def duration(seconds: float | None) -> str:
     """75 -> "1 min 15 s"."""
     if seconds is None:
         return NONE
-    if seconds < 60:
+    if seconds < 59.5:
         return f"{_significant(seconds, 2)} s"
     whole = round(seconds)
     if whole < 3600:
@@ -135,5 +134,6 @@ def _cell(cell: Cell | str, column: int) -> str:
 def _significant(value: float, digits: int) -> str:
     if value == 0:
         return "0"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    exponent = int(f"{value:.{digits - 1}e}".split("e")[1])  # after rounding: 999.9 with three digits is 1000
+    decimals = max(0, digits - 1 - exponent)
     return f"{value:.{decimals}f}"

@@ -8,6 +8,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+import numpy as np
+
 from areca import __version__
 from areca.errors import ConfigError
 from areca.files import write_atomic, write_json
@@ -61,14 +63,16 @@ def build_report(paths: Sequence[Path | str], out_dir: Path | str, *, figures: b
         raise ConfigError(f"--out {out} is a file; name a directory.")
     law = read_law(found.law)
     summary = summarise(found, law)
-    html = render(found, law, summary)
+    with np.errstate(all="ignore"):  # a law can be absurd; what is not finite becomes a gap
+        html = render(found, law, summary)
     out.mkdir(parents=True, exist_ok=True)
     write_atomic(out / "report.html", html)
     write_json(out / "report.json", summary)
     if figures:
         from areca.report.static import draw
 
-        draw(found, law, out)
+        with np.errstate(all="ignore"):
+            draw(found, law, out)
     return summary
 
 

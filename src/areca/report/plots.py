@@ -6,7 +6,7 @@ import numpy as np
 
 from areca.report import markup
 from areca.report.figures import Budgets, Figure, around, figure, line, log_space, markers, rounded, same_budget
-from areca.report.gather import number, pair
+from areca.report.gather import pair, positive
 from areca.report.law import Law, Point, Valley
 
 N_TITLE = "N: parameters without embeddings"
@@ -82,13 +82,13 @@ def optima(law: Law, points: Sequence[Point], plan: Figure | None) -> Figure | N
     if len(known) < 2:
         return None
     budget = [v.budget_flops for v in known]
-    planned = number(plan, "flops_exact")
+    planned = positive(plan, "flops_exact")
     c = log_space(*around([*budget, *([planned] if planned else [])], 1.5), count=20)
     data: list[Figure] = []
     n_line, d_line = law.frontier(c, points)
     sets = (
-        ("N", "@c0", "circle", n_line, [v.n_opt for v in known], number(plan, "n_params")),
-        ("D", "@c1", "square", d_line, [v.d_opt for v in known], number(plan, "n_tokens")),
+        ("N", "@c0", "circle", n_line, [v.n_opt for v in known], positive(plan, "n_params")),
+        ("D", "@c1", "square", d_line, [v.d_opt for v in known], positive(plan, "n_tokens")),
     )
     for name, colour, symbol, through, best, chosen in sets:
         exponent = np.log(through[-1] / through[0]) / np.log(c[-1] / c[0])
@@ -117,7 +117,7 @@ def loss_against_compute(
     law: Law, points: Sequence[Point], plan: Figure | None, achieved: Point | None, budgets: Budgets
 ) -> Figure | None:
     """The law along its best sizes with its band, the runs it was fitted to, the prediction and what training gave."""
-    planned = achieved.flops if achieved else number(plan, "flops_exact")
+    planned = achieved.flops if achieved else positive(plan, "flops_exact")
     span = [p.flops for p in points] + ([planned] if planned else [])
     if not span:
         return None
@@ -129,7 +129,7 @@ def loss_against_compute(
         data.append(
             markers([p.flops for p in points], [p.loss for p in points], "runs fitted", marker, **_run_hover(points))
         )
-    predicted, baseline = number(plan, "predicted_loss"), number(plan, "naive_baseline_loss")
+    predicted, baseline = positive(plan, "predicted_loss"), positive(plan, "naive_baseline_loss")
     if planned and predicted:
         bounds = pair((plan or {}).get("interval_90"))
         error: Figure = {}

@@ -153,7 +153,8 @@ def sample_texts(samples: list[dict[str, Any]] | None) -> str:
 def costs(found: Gathered, summary: dict[str, Any]) -> str:
     """Seconds by stage, energy and carbon, each energy figure with its kind."""
     power_used, carbon = summary["energy_kwh"], summary["carbon_kg"]
-    entries = [("time", markup.duration(summary["seconds"]))]
+    what = "time, all stages" if (found.quickstart or {}).get("stages") else "training time, all runs"
+    entries = [(what, markup.duration(summary["seconds"]))]
     if power_used:
         entries.append((f"energy, {kind(power_used)}", energy(power_used)))
     if carbon:
@@ -177,14 +178,15 @@ def costs(found: Gathered, summary: dict[str, Any]) -> str:
 
 
 def events(runs: Sequence[Run]) -> str:
-    """Starts, saves, resumes and spikes of each run: counts, then what is rarer than a save."""
+    """Starts, saves, resumes and spikes of each run: counts, then one by one what is not routine."""
     counts: list[list[Cell | str]] = []
     lines: list[list[Cell | str]] = []
     kinds = sorted({str(e.get("event", "?")) for run in runs for e in run.events})
+    routine = ("save", "evaluate", "start", "finish") if len(runs) > 3 else ("save", "evaluate")
     for run in runs:
         of = [str(e.get("event", "?")) for e in run.events]
         counts.append([text(run.name), *(Cell(str(of.count(k)), of.count(k)) for k in kinds)])
-        lines += [_event_row(run, event) for event in run.events if event.get("event") not in ("save", "evaluate")]
+        lines += [_event_row(run, event) for event in run.events if event.get("event") not in routine]
     if not kinds:
         return section("events", "Events", absent("No run recorded events."))
     more = (

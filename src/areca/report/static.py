@@ -3,7 +3,7 @@
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -15,7 +15,7 @@ from areca.files import write_atomic
 from areca.report import markup
 from areca.report.curves import downsample, heldout
 from areca.report.figures import Budgets, around, decade_ticks, log_space, same_budget
-from areca.report.gather import Gathered, number, pair
+from areca.report.gather import Gathered, pair, positive
 from areca.report.law import Law, Point, points_of
 
 # Okabe and Ito's colours in the order of report.css, and shapes in the order of figures.SHAPES.
@@ -102,7 +102,7 @@ def _valleys(ax: Axes, law: Law, points: Sequence[Point], budgets: Budgets) -> N
     if sizes:
         _logarithmic(ax, *around(sizes, 1.3))
     ax.set(xlabel="N, parameters without embeddings", ylabel="held-out loss, nats per token")
-    ax.legend(loc="best")
+    _legend(ax, "best")
 
 
 def _law(
@@ -113,7 +113,7 @@ def _law(
     checked: Sequence[Point],
     budgets: Budgets,
 ) -> None:
-    planned = checked[0].flops if checked else number(plan, "flops_exact")
+    planned = checked[0].flops if checked else positive(plan, "flops_exact")
     low, high = around([p.flops for p in points] + ([planned] if planned else []), 1.6)
     if law.complete:
         c = log_space(low, high)
@@ -125,7 +125,7 @@ def _law(
     for point in points:
         colour, shape = _style(budgets, point.budget_flops)
         ax.plot([point.flops], [point.loss], shape, color=colour, ms=4.5)
-    predicted, baseline = number(plan, "predicted_loss"), number(plan, "naive_baseline_loss")
+    predicted, baseline = positive(plan, "predicted_loss"), positive(plan, "naive_baseline_loss")
     if baseline and planned:
         line = [max(p.flops for p in points), planned]
         ax.plot(line, [baseline] * 2, ":", color=PALETTE["@muted"], lw=1.3, label="best rung carried over")
@@ -139,7 +139,7 @@ def _law(
         ax.plot([point.flops], [point.loss], "o", color=PALETTE["@c3"], ms=5, zorder=4, label="achieved")
     _logarithmic(ax, low, high, _power)
     ax.set(xlabel="C, training compute in exact FLOPs", ylabel="held-out loss, nats per token")
-    ax.legend(loc="upper right")
+    _legend(ax, "upper right")
 
 
 def _curves(ax: Axes, found: Gathered, budgets: Budgets) -> None:
@@ -164,12 +164,17 @@ def _curves(ax: Axes, found: Gathered, budgets: Budgets) -> None:
     _logarithmic(ax, *around(spans, 1.15))
     ax.set(xlabel="tokens seen", ylabel="training loss (dots: held-out), nats per token")
     if len(labelled) <= 10:
-        ax.legend(loc="upper right")
+        _legend(ax, "upper right")
 
 
 def _style(budgets: Budgets, budget: float | None) -> tuple[str, str]:
     colour, shape = budgets.style(budget)
     return PALETTE[colour], SHAPES.get(shape, "o")
+
+
+def _legend(ax: Axes, where: Literal["best", "upper right"]) -> None:
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(loc=where)
 
 
 def _logarithmic(ax: Axes, low: float, high: float, labels: Any = markup.si) -> None:

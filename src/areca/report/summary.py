@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from areca import __version__
-from areca.report.gather import Gathered, Run, finite, number, pair
+from areca.report.gather import Gathered, Run, finite, json_ready, number, pair, positive
 from areca.report.law import Law
 
 
@@ -25,10 +25,10 @@ def summarise(found: Gathered, law: Law | None) -> dict[str, Any]:
         record = found.quickstart or {}
         summary |= {
             "minutes": finite(record.get("minutes")),
-            "seed": record.get("seed"),
-            "stages": record.get("stages"),
-            "corpora": (found.store or {}).get("corpora"),
-            "samples": found.samples,
+            "seed": json_ready(record.get("seed")),
+            "stages": json_ready(record.get("stages")),
+            "corpora": json_ready((found.store or {}).get("corpora")),
+            "samples": json_ready(found.samples),
         }
     return summary
 
@@ -39,11 +39,11 @@ def verdict(found: Gathered) -> dict[str, Any]:
     `relative_error` is predicted / achieved - 1; `error_share_of_drop` the error as a share of the drop from the best
     rung's loss (the naive baseline) to the achieved one; `half_width_relative` half the interval over the prediction.
     """
-    predicted = number(found.plan, "predicted_loss")
+    predicted = positive(found.plan, "predicted_loss")
     bounds = pair((found.plan or {}).get("interval_90"))
-    baseline = number(found.plan, "naive_baseline_loss")
-    achieved = number(found.verify.result, "loss") if found.verify else None
-    half_width = number(found.plan, "half_width_relative")
+    baseline = positive(found.plan, "naive_baseline_loss")
+    achieved = positive(found.verify.result, "loss") if found.verify else None
+    half_width = positive(found.plan, "half_width_relative")
     if half_width is None and bounds and predicted:
         half_width = (bounds[1] - bounds[0]) / 2 / predicted
     error = predicted / achieved - 1 if predicted and achieved else None
@@ -61,11 +61,11 @@ def verdict(found: Gathered) -> dict[str, Any]:
         "naive_baseline_loss": baseline,
         "naive_relative_error": naive_error,
         "error_share_of_drop": share,
-        "n_params": number(found.plan, "n_params"),
-        "n_tokens": number(found.plan, "n_tokens"),
-        "flops_exact": number(found.plan, "flops_exact"),
-        "flops_6nd": number(found.plan, "flops_6nd"),
-        "warnings": (found.plan or {}).get("warnings", []),
+        "n_params": positive(found.plan, "n_params"),
+        "n_tokens": positive(found.plan, "n_tokens"),
+        "flops_exact": positive(found.plan, "flops_exact"),
+        "flops_6nd": positive(found.plan, "flops_6nd"),
+        "warnings": json_ready((found.plan or {}).get("warnings", [])),
     }
 
 
@@ -79,8 +79,8 @@ def row(run: Run) -> dict[str, Any]:
         "finished": run.result is not None,
         "budget_flops": run.budget_flops,
         **{name: run.number(name) for name in names},
-        "loss_by_corpus": result.get("loss_by_corpus"),
-        "parameters_sha256": result.get("parameters_sha256"),
+        "loss_by_corpus": json_ready(result.get("loss_by_corpus")),
+        "parameters_sha256": json_ready(result.get("parameters_sha256")),
     }
 
 
@@ -114,5 +114,5 @@ def _law(law: Law | None) -> dict[str, Any] | None:
     named = [*law.parameters.values(), *law.exponents, *law.compute]
     return {
         "parameters": {p.name: {"value": p.value, "interval_90": p.interval} for p in named},
-        "status": law.status,
+        "status": json_ready(law.status),
     }
