@@ -6,7 +6,6 @@
 The same call goes on with an interrupted ladder; finished runs are not made again.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

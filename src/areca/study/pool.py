@@ -125,6 +125,11 @@ class _Worker:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        for thread in self.listeners:
+            thread.join()
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream:
+                stream.close()
 
     def complaint(self) -> str:
         """The last of what the process wrote to standard error."""

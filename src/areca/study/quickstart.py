@@ -213,8 +213,10 @@ def _verify(out: Path, plan: dict[str, Any], settings: Settings, say: Callable[[
 def _samples(out: Path, settings: Settings) -> list[dict[str, Any]]:
     path = out / "samples.json"
     if not path.exists():
-        from areca.evals.sample import sample
+        from areca import runtime
+        from areca.train.restore import sample
 
+        runtime.prepare(settings.verify_threads)
         write_json(
             path, sample(out / "verify", list(PROMPTS), tokens=60, temperature=0.8, top_k=40, seed=settings.seed)
         )

@@ -1,0 +1,121 @@
+"""The ladder: budgets met in exact FLOPs, sizes around the optimum, seeds apart, resumed without repeating."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from areca.errors import ConfigError, DataError
+from areca.files import read_json
+from areca.model.counts import count_params, exact_flops_per_token
+from areca.study import recipe
+from areca.study.ladder import describe, plan_ladder, run_ladder, shapes_around
+from areca.study.quickstart import SIZES, STRETCH, Settings
+
+
+@pytest.fixture
+def store(tiny_store):
+    return tiny_store
+
+
+def test_every_run_spends_its_budget_in_exact_flops(store, tmp_path):
+    ladder = plan_ladder(tmp_path, store, [2e8, 5e8], sizes=3, context=16)
+    for job in ladder.jobs:
+        step = exact_flops_per_token(job.config.model, 16) * job.config.batch.ramp[0][1] * 16
+        assert abs(job.cost - job.labels["budget_flops"]) <= step / 2
+        assert job.config.schedule.name == "cosine"
+        assert job.config.schedule.warmup_tokens == pytest.approx(0.1 * job.config.tokens, abs=1)
+
+
+def test_no_two_runs_share_a_seed_or_a_name(store, tmp_path):
+    jobs = plan_ladder(tmp_path, store, [2e8, 5e8], sizes=3, context=16, seed=7).jobs
+    assert len({j.config.seed for j in jobs}) == len({j.name for j in jobs}) == len(jobs) == 6
+
+
+def test_sizes_rise_and_lie_on_both_sides_of_the_expected_optimum():
+    for budget in (1e11, 1e12, 1e13):
+        sizes = [count_params(m).non_embedding for m in shapes_around(1024, budget, 5)]
+        assert sizes == sorted(set(sizes))
+        assert sizes[1] < sizes[2] < sizes[3]
+
+
+def test_minutes_pick_budgets_by_arithmetic_and_rise_together():
+    small, large = Settings(minutes=5).budgets(), Settings(minutes=10).budgets()
+    assert Settings(minutes=10).budgets() == large
+    assert all(a < b for a, b in zip(small, large, strict=True))
+    total = SIZES * sum(large) + STRETCH * large[-1]
+    assert total / (SIZES * sum(small) + STRETCH * small[-1]) == pytest.approx(8.5 / 3.5, rel=0.05)
+    with pytest.raises(ConfigError, match=r"minutes is 0\.5"):
+        Settings(minutes=0.5).budgets()
+
+
+def test_a_ladder_larger_than_the_text_is_refused_with_the_run_that_is(store, tmp_path):
+    with pytest.raises(DataError, match="would repeat"):
+        plan_ladder(tmp_path, store, [1e15], sizes=2, context=16)
+    with pytest.raises(ConfigError, match="positive"):
+        plan_ladder(tmp_path, store, [-1.0])
+    with pytest.raises(ConfigError, match="twice"):
+        plan_ladder(tmp_path, store, [1e9, 1e9])
+
+
+def test_learning_rate_falls_with_the_steps_of_a_run():
+    assert recipe.learning_rate(100) == 0.1
+    assert recipe.learning_rate(1200) == pytest.approx(0.065)
+    assert recipe.learning_rate(5000) < recipe.learning_rate(2000)
+
+
+def _family(store, directory, context=16):
+    shapes = [recipe.shape(300, 16), recipe.shape(300, 24)]
+    return plan_ladder(directory, store, [1.5e8, 3e8], shapes=shapes, context=context, seed=3)
+
+
+def _run(ladder, workers):
+    made = []
+    results = run_ladder(
+        ladder, workers=workers, on_progress=lambda *_: None, on_result=lambda name, _: made.append(name)
+    )
+    return results, made
+
+
+@pytest.mark.slow
+def test_runs_beside_others_have_the_bits_of_runs_alone_and_are_not_made_twice(store, tmp_path):
+    two, _ = _run(_family(store, tmp_path / "two"), workers=2)
+    one, _ = _run(_family(store, tmp_path / "one"), workers=1)
+    assert [r["parameters_sha256"] for r in two] == [r["parameters_sha256"] for r in one]
+    times = {p: p.stat().st_mtime_ns for p in (tmp_path / "two").rglob("result.json")}
+    again, _ = _run(_family(store, tmp_path / "two"), workers=2)
+    assert again == two
+    assert times == {p: p.stat().st_mtime_ns for p in (tmp_path / "two").rglob("result.json")}
+    other = _family(store, tmp_path / "two", context=24)
+    with pytest.raises(ConfigError, match="another ladder"):
+        _run(other, workers=1)
+    assert read_json(tmp_path / "two" / "ladder.json") == json.loads(
+        json.dumps(describe(_family(store, tmp_path / "two")))
+    )
+
+
+@pytest.mark.slow
+def test_a_ladder_killed_with_its_parent_goes_on_with_the_same_bits(store, tmp_path):
+    command = [
+        sys.executable, "-m", "areca", "ladder", str(store), "--out", str(tmp_path / "killed"),
+        "--budgets", "4e8", "8e8", "--sizes", "2", "--context", "16", "--json",
+    ]  # fmt: skip
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "killed").rglob("metrics.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    whole = subprocess.run(
+        [str(tmp_path / "whole") if c == str(tmp_path / "killed") else c for c in command],
+        capture_output=True, text=True, env=environment, timeout=120, check=True,
+    )  # fmt: skip
+    digests = [[r["parameters_sha256"] for r in json.loads(d.stdout)] for d in (done, whole)]
+    assert digests[0] == digests[1]
