@@ -23,7 +23,7 @@ TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MPLBACKEND=agg
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest
 
 .PHONY: help quickstart install dev test test-fast test-interop test-browser chromium lint format lock \
-	bench-train-step bench-crash clean distclean
+	bench-train-step bench-kill clean distclean
 
 help:
 	@echo 'make quickstart        install, then corpus -> ladder -> law -> plan -> verified run -> report (OUT=, ARGS=)'
@@ -34,7 +34,7 @@ help:
 	@echo 'make test-browser      the report in headless Chromium'
 	@echo 'make lint              ruff and the type checker; `make format` rewrites'
 	@echo 'make bench-train-step  a training step beside PyTorch and transformers'
-	@echo 'make bench-crash       a run killed again and again, resumed, compared bit for bit'
+	@echo 'make bench-kill        a run killed again and again, resumed, compared bit for bit'
 	@echo 'make lock              resolve requirements.lock anew'
 	@echo 'make clean             remove caches; `make distclean` also the environments'
 
@@ -101,8 +101,8 @@ format: dev
 bench-train-step: $(INTEROP_VENV)/.installed
 	$(INTEROP_BIN)/python benchmarks/train_step.py $(ARGS)
 
-bench-crash: dev
-	$(BIN)/python benchmarks/crash_resume.py $(ARGS)
+bench-kill: dev
+	$(BIN)/python benchmarks/kill.py $(ARGS)
 
 # ---- upkeep
 

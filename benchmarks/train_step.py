@@ -145,12 +145,12 @@ def work(side: str, allocator: str, problem: str, threads: int) -> None:
 
 
 def show(problem: str, allocator: str, times: dict[str, list[float]]) -> None:
-    """Median and quartiles of each side, and how many times Areca's step fits in it."""
+    """Median and quartiles of each side, and the ratio of its median to Areca's."""
     ours = statistics.median(times["areca"]) if "areca" in times else None
     print(f"\n{problem}, allocator {allocator}: ms a step")
     for side, values in times.items():
         low, middle, high = statistics.quantiles(values, n=4)
-        ratio = f"  areca is {statistics.median(values) / ours:.2f} of its speed" if ours and side != "areca" else ""
+        ratio = f"  areca is {statistics.median(values) / ours:.2f} times as fast" if ours and side != "areca" else ""
         print(f"  {NAMES[side]:<32} {middle:8.1f}  ({low:.1f} to {high:.1f}, {len(values)} steps){ratio}", flush=True)
 
 
