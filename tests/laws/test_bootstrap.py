@@ -71,14 +71,14 @@ def test_interval_is_as_wide_as_the_delta_method_says_for_least_squares():
 def test_ninety_percent_intervals_hold_a_new_run_at_four_times_the_compute():
     generator = np.random.default_rng(20)
     held, widths = [], []
-    for i in range(120):
+    for i in range(100):
         truth = Truth.draw(generator)
         noise = (0.003, 0.004, 0.005)[i % 3]
         o = truth.ladder(generator, budgets=(3, 4)[i % 2], sizes=(4, 5, 6)[i % 3], noise=noise)
         n, d = truth.optimum(4 * o.flops.max())
         new = truth.loss(n, d) * np.exp(noise * generator.standard_normal())
         fit = fit_parametric(o)
-        low, high = predict_interval(fit, bootstrap(o, fit, samples=200, seed=i), n, d)
+        low, high = predict_interval(fit, bootstrap(o, fit, samples=150, seed=i), n, d)
         held.append(low <= new <= high)
         widths.append((high - low) / 2 / float(fit.predict(n, d)))
     assert 0.82 <= np.mean(held) <= 0.97, np.mean(held)

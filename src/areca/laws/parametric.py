@@ -19,6 +19,7 @@ PARAMETERS = ("A", "B", "E", "alpha", "beta")
 EXPONENT_STARTS = (0.08, 0.16, 0.25, 0.35, 0.47, 0.62, 0.82, 1.1)
 EXPONENT_BOUNDS = (0.01, 3.0)
 LAD_DELTAS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7)  # the last leaves the sum of |r| within n x 5e-8 of its minimum
+SMOOTHER = (0.1, 0.03, 0.01, 0.004)  # deltas a problem that stopped short is led through
 AGREEMENT = 1e-4  # relative: starts whose objective is as close to the best are "at the optimum"
 MIN_ROWS = N_PARAMETERS + 1
 
@@ -35,7 +36,7 @@ class ParametricFit:
     objective: str  # "huber", "lad" or "l2", of the residuals of ln L
     delta: float  # Huber's; 0 for the others
     objective_value: float  # the sum over observations
-    gradient_norm: float  # largest derivative as a share of the sum of its terms' sizes
+    gradient_norm: float  # largest derivative over the sum of its terms' sizes
     n_starts: int
     share_of_starts: float  # starts that ended within AGREEMENT of the best objective
     at_bound: tuple[str, ...]  # parameters the box stopped: the data do not determine them
@@ -177,13 +178,30 @@ class Problem:
         return np.array(rows)
 
     def solve(self, theta: np.ndarray, target: np.ndarray, weight: np.ndarray) -> Solutions:
-        """`minimise` through the sequence of deltas; theta is centred."""
-        solutions = None
-        for delta in self.deltas:
-            solutions = minimise(theta, self.x, self.y, target, weight, delta=delta, lower=self.lower, upper=self.upper)
-            theta = solutions.theta
-        assert solutions is not None
-        return solutions
+        """`minimise` through the sequence of deltas, from centred theta [S, 5].
+
+        Problems that stop short, in the bent and narrow valleys of a small delta, go on through larger ones first.
+        """
+        found = self._descend(theta, target, weight, self.deltas)
+        short = np.flatnonzero(~found.converged)
+        if short.size and self.deltas[-1] < SMOOTHER[-1]:
+            shape = (len(theta), self.target.size)
+            targets, weights = np.broadcast_to(target, shape)[short], np.broadcast_to(weight, shape)[short]
+            again = self._descend(found.theta[short], targets, weights, (*SMOOTHER, *self.deltas))
+            better = again.converged | (again.objective < found.objective[short])
+            for name in ("theta", "objective", "gradient", "converged", "at_bound"):
+                getattr(found, name)[short[better]] = getattr(again, name)[better]
+        return found
+
+    def _descend(
+        self, theta: np.ndarray, target: np.ndarray, weight: np.ndarray, deltas: tuple[float, ...]
+    ) -> Solutions:
+        found = None
+        for delta in deltas:
+            found = minimise(theta, self.x, self.y, target, weight, delta=delta, lower=self.lower, upper=self.upper)
+            theta = found.theta
+        assert found is not None
+        return found
 
     def uncentre(self, theta: np.ndarray) -> np.ndarray:
         """Centred [S, 5] -> ln A, ln B, ln E, alpha, beta."""

@@ -25,7 +25,7 @@ class Solutions:
 
     theta: np.ndarray  # [S, 5] centred parameters
     objective: np.ndarray  # [S] weighted sum of Huber
-    gradient: np.ndarray  # [S] largest projected derivative, as a share of the sum of its terms' sizes
+    gradient: np.ndarray  # [S] largest projected derivative over the sum of its terms' sizes
     converged: np.ndarray  # [S] bool: `gradient` below the tolerance
     at_bound: np.ndarray  # [S, 5] bool
 
@@ -113,7 +113,7 @@ def _terms(theta: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def _derivatives(
     theta: np.ndarray, x: np.ndarray, y: np.ndarray, target: np.ndarray, weight: np.ndarray, delta: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Gradient [S, 5], Hessian [S, 5, 5], reweighted matrix [S, 5, 5] and the gradient's scale [S, 5]."""
+    """Gradient [S, 5], Hessian [S, 5, 5], reweighted matrix [S, 5, 5] and the gradient's scale [S, 1]."""
     terms = _terms(theta, x, y)
     top = terms.max(axis=0)
     share = np.exp(terms - top)
@@ -127,7 +127,7 @@ def _derivatives(
     p_a, p_b, p_e = share
     jacobian = np.stack([p_a, p_b, p_e, -x * p_a, -y * p_b], axis=1)  # [S, 5, n]
     slope = (jacobian * influence[:, None, :]).sum(axis=2)
-    scale = (np.abs(jacobian) * np.abs(influence)[:, None, :]).sum(axis=2) + 1e-14
+    scale = (np.abs(jacobian) * np.abs(influence)[:, None, :]).sum(axis=2).max(axis=1, keepdims=True) + 1e-14
     transposed = jacobian.transpose(0, 2, 1)
     majoriser = (jacobian * ratio[:, None, :]) @ transposed
     curvature = weight * inside - influence
