@@ -1,0 +1,171 @@
+"""Decoding with a cache against reading the whole text anew for every token, and the draws."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from areca.errors import ConfigError
+from areca.model import decode, decoder
+from areca.model.config import ModelConfig
+from areca.model.decode import Sampling, generate, pick
+
+CONFIG = ModelConfig(vocab_size=41, d_model=12, n_layers=2, n_heads=3, d_ff=20, rope_theta=50.0).resolved()
+CONTEXT = 16
+GREEDY = Sampling(temperature=0)
+_logits = jax.jit(lambda p, t: decoder.logits(CONFIG, p, t))
+
+
+@pytest.fixture(scope="module")
+def params() -> decoder.Decoder:
+    drawn = jax.jit(lambda: decoder.init(CONFIG, jax.random.key(5)))()
+    # Larger kernels: with shared embeddings an untrained model would only repeat the last token.
+    return replace(drawn, layers=jax.tree.map(lambda a: 3 * a, drawn.layers))
+
+
+def _text(length: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng(seed).integers(0, CONFIG.vocab_size, length).tolist()
+
+
+def _uncached(params, window: list[int]) -> np.ndarray:
+    """Logits after each token of `window`, at most CONTEXT long, padded on the right (which causality hides)."""
+    padded = np.zeros((1, CONTEXT), np.int32)
+    padded[0, : len(window)] = window
+    return np.asarray(_logits(params, padded))[0, : len(window)]
+
+
+def test_cached_logits_are_those_of_the_whole_text_at_every_position(params):
+    text = np.array([_text(CONTEXT, 1), _text(CONTEXT, 2)], np.int32)
+    expected = np.asarray(_logits(params, text))
+    # The rows begin at different lengths; the padding of prefill is other tokens, which must not be read.
+    length = np.array([3, 7], np.int32)
+    logits, cache = decode._prefill(CONFIG, params, text, length)
+    while True:
+        for row, n in enumerate(length):
+            np.testing.assert_allclose(logits[row], expected[row, n - 1], atol=1e-5)
+        if max(length) == CONTEXT:
+            break
+        logits, cache = decode._step(CONFIG, params, cache, text[[0, 1], length], length)
+        length += 1
+
+
+def test_greedy_text_is_that_of_decoding_without_a_cache(params):
+    prompt = _text(5)
+    expected = list(prompt)
+    while len(expected) < CONTEXT:
+        expected.append(int(_uncached(params, expected)[-1].argmax()))
+    new = generate(CONFIG, params, [prompt], tokens=CONTEXT - 5, context=CONTEXT, sampling=GREEDY)
+    assert prompt + new[0] == expected
+    assert len(set(new[0])) > 2
+
+
+def test_text_beyond_the_context_goes_on_from_its_last_half(params):
+    prompt = _text(5)
+    window, expected = list(prompt), []
+    for _ in range(40):
+        if len(window) > CONTEXT:
+            window = window[-CONTEXT // 2 :]
+        expected.append(int(_uncached(params, window)[-1].argmax()))
+        window.append(expected[-1])
+    assert generate(CONFIG, params, [prompt], tokens=40, context=CONTEXT, sampling=GREEDY) == [expected]
+
+
+def test_prompts_of_different_lengths_are_as_alone(params):
+    prompts = [_text(2, 3), _text(11, 4), _text(6, 5)]
+    together = generate(CONFIG, params, prompts, tokens=20, context=CONTEXT, sampling=GREEDY)
+    alone = [generate(CONFIG, params, [p], tokens=20, context=CONTEXT, sampling=GREEDY)[0] for p in prompts]
+    assert together == alone
+
+
+def test_a_draw_depends_on_the_seed_the_text_and_the_position_alone(params):
+    def draw(prompts, seed=0, tokens=12):
+        return generate(CONFIG, params, prompts, tokens=tokens, context=CONTEXT, seed=seed, sampling=Sampling(1.0, 0))
+
+    a, b = _text(4, 6), _text(4, 7)
+    assert draw([a, b]) == draw([a, b])
+    assert draw([a, b])[0] == draw([a])[0] == draw([a, a])[0]
+    assert draw([a], tokens=5)[0] == draw([a])[0][:5]
+    assert draw([a], seed=1) != draw([a])
+    twice = draw([a, a])
+    assert twice[0] != twice[1]  # continuations of one prompt differ
+
+
+def test_the_stop_token_ends_a_text_and_only_that_one(params):
+    prompts = [_text(4, 8), _text(4, 9)]
+    free = generate(CONFIG, params, prompts, tokens=10, context=CONTEXT, sampling=GREEDY)
+    stop = next(t for t in free[0] if t not in free[1])
+    ended = generate(CONFIG, params, prompts, tokens=10, context=CONTEXT, sampling=GREEDY, stop=stop)
+    assert ended[0] == free[0][: free[0].index(stop) + 1]
+    assert ended[1] == free[1]
+
+
+def test_ids_past_the_vocabulary_are_never_drawn(params):
+    drawn = generate(CONFIG, params, [[1, 2]] * 8, tokens=20, context=CONTEXT, sampling=Sampling(5.0, 0), vocabulary=7)
+    assert set(np.ravel(drawn)) == set(range(7))
+
+
+PROBABILITY = np.array([0.05, 0.4, 0.1, 0.3, 0.15])
+
+
+def _frequencies(sampling: Sampling, draws: int = 20_000) -> np.ndarray:
+    logits = jnp.tile(jnp.log(jnp.asarray(PROBABILITY, jnp.float32))[None], (draws, 1))
+    keys = jax.random.split(jax.random.key(11), draws)
+    tokens = jax.jit(lambda x, k: pick(x, sampling, k))(logits, keys)
+    return np.bincount(np.asarray(tokens), minlength=5) / draws
+
+
+def _normalised(weights) -> np.ndarray:
+    return np.asarray(weights) / np.sum(weights)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (Sampling(1.0, 0, 1.0), PROBABILITY),
+        (Sampling(0.5, 0, 1.0), _normalised(PROBABILITY**2)),
+        (Sampling(1.0, 2, 1.0), _normalised([0, 0.4, 0, 0.3, 0])),
+        (Sampling(1.0, 1, 1.0), [0, 1, 0, 0, 0]),
+        (Sampling(1.0, 99, 1.0), PROBABILITY),
+        # 0.4 + 0.3 = 0.7 is short of 0.8, so the next likeliest (0.15) is in and 0.1 is out.
+        (Sampling(1.0, 0, 0.8), _normalised([0, 0.4, 0, 0.3, 0.15])),
+        (Sampling(1.0, 0, 1e-6), [0, 1, 0, 0, 0]),
+        # top_p acts on what top_k leaves: 4/7 of the mass is the first of two.
+        (Sampling(1.0, 2, 0.5), [0, 1, 0, 0, 0]),
+        (Sampling(0.0, 0, 1.0), [0, 1, 0, 0, 0]),
+    ],
+)
+def test_draws_have_the_probabilities_of_the_definition(sampling, expected):
+    # Four standard errors of a share among 20,000.
+    np.testing.assert_allclose(_frequencies(sampling), expected, atol=4 * 0.5 / 20_000**0.5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"prompts": [[]]}, "has no tokens"),
+        (
+            {"prompts": [[1] * CONTEXT]},
+            "16 tokens long and the model was trained on 16 at a time; shorten it to at most 15",
+        ),
+        ({"prompts": [[1, 41]]}, "outside of the model's vocabulary of 41"),
+        ({"prompts": [[-1]]}, "outside of the model's vocabulary"),
+        ({"tokens": -1}, "tokens is -1"),
+        ({"context": 1}, "context 1"),
+        ({"sampling": Sampling(-0.1)}, "temperature is -0.1"),
+        ({"sampling": Sampling(float("nan"))}, "temperature is nan"),
+        ({"sampling": Sampling(top_k=-3)}, "top_k is -3"),
+        ({"sampling": Sampling(top_p=0.0)}, "top_p is 0.0"),
+        ({"sampling": Sampling(top_p=1.5)}, "top_p is 1.5"),
+    ],
+)
+def test_what_cannot_be_followed_is_said(params, changes, says):
+    arguments = {"prompts": [[1, 2]], "tokens": 4, "context": CONTEXT} | changes
+    with pytest.raises(ConfigError, match=says):
+        generate(CONFIG, params, arguments.pop("prompts"), **arguments)
+
+
+def test_nothing_asked_is_nothing_done(params):
+    assert generate(CONFIG, params, [[1], [2]], tokens=0, context=CONTEXT) == [[], []]
+    assert generate(CONFIG, params, [], tokens=5, context=CONTEXT) == []
