@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 from made_text import sentence_text
 
 from areca.data import store as store_module
@@ -307,3 +308,22 @@ def test_published_corpora_build(tmp_path, shared_data, name):
     tokens = corpus["train_tokens"] + corpus["heldout_tokens"]
     assert 0.02 < corpus["heldout_tokens"] / tokens < 0.1
     assert 1.5 < corpus["bytes"] / tokens < 4
+
+
+def test_ids_beyond_two_bytes_come_back(tmp_path, text_tree):
+    # Every pair of bytes as a token: 256 + 65,536 + [eod] ids, the last ones above 65,535.
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    pairs = [(a, b) for a in sorted(alphabet, key=lambda c: (c != "l", c)) for b in sorted(alphabet)]
+    words = ["[eod]", *sorted(alphabet), *(a + b for a, b in reversed(pairs))]  # "la" to "lz" are the last
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE({w: i for i, w in enumerate(words)}, pairs))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.add_special_tokens(["[eod]"])
+    inner.save(str(tmp_path / "tok.json"))
+    (text_tree / "high.txt").write_bytes(bytes(range(0xC0, 0x100)) * 3 + b"\xff\xff plain \xc5\x85\xc5\x84")
+    meta = build(tmp_path / "out", f"t={text_tree}", vocab_size=None, tokenizer=tmp_path / "tok.json",
+                 invalid_utf8="keep")  # fmt: skip
+    assert (meta["vocab_size"], meta["dtype"]) == (65_793, "<u4")
+    store = TokenStore.open(tmp_path / "out", verify=True)
+    found = documents(store, "t", "train") + documents(store, "t", "heldout")
+    assert sorted(found) == sorted(p.read_bytes() for p in text_tree.rglob("*.txt"))
+    assert max(store.tokens("t", "train").max(), store.tokens("t", "heldout").max()) > 65_535

@@ -95,7 +95,7 @@ def list_(*, json: bool = False) -> int:
     return 0
 
 
-def show(store: Path, /, *, sample: int = 0, verify: bool = False, json: bool = False) -> int:
+def show(store: Path, /, *, sample: int = 0, mixture: int = 0, verify: bool = False, json: bool = False) -> int:
     """Show what a token store holds.
 
     Example: areca corpus show stores/mixed --sample 2
@@ -103,18 +103,24 @@ def show(store: Path, /, *, sample: int = 0, verify: bool = False, json: bool = 
     Args:
         store: directory of the store
         sample: print the first tokens of so many held-out documents of each corpus
+        mixture: print what so many training tokens hold of each corpus, and how often it repeats
         verify: recompute the digest of every file
         json: print the store's description as JSON
     """
-    from areca.data.samples import samples
+    from areca.data import samples
     from areca.data.store import TokenStore
 
     opened = TokenStore.open(store, verify=verify)
-    shown = samples(opened, sample)
+    shown = samples.samples(opened, sample)
+    mixed = samples.mixture(opened, mixture) if mixture > 0 else []
     if json:
-        print_json(opened.meta | ({"samples": shown} if sample else {}))
+        print_json(opened.meta | ({"samples": shown} if sample else {}) | ({"mixture": mixed} if mixed else {}))
         return 0
     _table(store, opened.meta)
+    for m in mixed:
+        print(
+            f"{m['corpus']}: {m['share']:.1%} of {mixture:,} tokens (asked {m['weight']:.1%}), {m['epochs']:.2f} epochs"
+        )
     for s in shown:
         print(f"\n--- {s['corpus']}, held-out document {s['document']} ---\n{s['text']}")
     return 0

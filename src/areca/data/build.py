@@ -1,8 +1,8 @@
 """From sources of text to a token store: gather, clean, drop duplicates, split, tokenize, write.
 
 Pass one streams every document through the cleaning into a spool beside the store; pass two trains the tokenizer on
-training documents of the spool and writes the tokens. Memory is bounded by the largest document and by a kilobyte for
-each document kept. All is built in a hidden sibling directory, renamed at the end: a store is whole or absent.
+training documents of the spool and writes the tokens. Memory is bounded by the largest document and by three kilobytes
+for each document kept. All is built in a hidden sibling directory, renamed at the end: a store is whole or absent.
 """
 
 import contextlib
@@ -199,6 +199,7 @@ def _build(
                 "name": name,
                 **counts,
                 "bytes": spool.kept["bytes"],
+                "text_sha256": spool.digest.hexdigest(),
                 "weight": weights[name],
                 "read": {k: spool.read[k] for k in ("documents", "bytes")},
                 "removed": {

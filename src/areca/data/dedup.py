@@ -3,7 +3,7 @@
 Exact duplicates share the SHA-256 of their bytes. Near duplicates share most of their word 5-grams: MinHash with 128
 seeded permutations and locality-sensitive hashing of the `rensa` package, candidates checked by their signatures'
 estimated Jaccard similarity. Of a family of near duplicates the first in order is kept. Memory grows with the number
-of documents (about a kilobyte each), not with their length.
+of documents (about three kilobytes each), not with their length.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from areca.data.documents import Document, is_valid, to_bytes
 
 NGRAM = 5  # words
 PERMUTATIONS = 128
-BANDS = 32  # of 4 rows: pairs of similarity 0.8 are candidates (but for one in ten million); signatures then decide
+BANDS = 16  # of 8 rows: pairs of similarity 0.8 are candidates with probability 0.95, of 0.9 with 0.9999
 THRESHOLD = 0.8  # Jaccard similarity, as Lee et al. 2022 used
 SEED = 42
 _WORD = re.compile(r"\w+|[^\w\s]+")

@@ -1,13 +1,15 @@
-"""A look into a token store: the text of a few held-out documents."""
+"""A look into a token store: the text of a few held-out documents, the mixture that training would see."""
 
 from typing import Any
 
 import numpy as np
 
+from areca.data.order import Order
 from areca.data.store import TokenStore
 from areca.data.tokenizer import load_tokenizer
 
 LONGEST = 160  # tokens of a document that are shown
+_MEASURED = 20_000  # examples, at most, that a mixture is measured on
 
 
 def samples(store: TokenStore, count: int) -> list[dict[str, Any]]:
@@ -28,3 +30,22 @@ def samples(store: TokenStore, count: int) -> list[dict[str, Any]]:
                 {"corpus": info.name, "document": int(i), "text": text + (" ..." if len(ids) > LONGEST else "")}
             )
     return found
+
+
+def mixture(store: TokenStore, tokens: int, context: int = 128) -> list[dict[str, Any]]:
+    """What the first `tokens` training tokens hold of each corpus.
+
+    `{"corpus", "weight" asked, "share" realised, "epochs" over its training tokens}`; the share is counted over the
+    first 20,000 examples at most.
+    """
+    order = Order(store, context)
+    shares = order.realised(min(_MEASURED, max(1, tokens // context)))
+    return [
+        {
+            "corpus": name,
+            "weight": order.weights[name],
+            "share": share,
+            "epochs": share * tokens / (order.windows_per_epoch[name] * context),
+        }
+        for name, share in shares.items()
+    ]

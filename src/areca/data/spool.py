@@ -54,6 +54,7 @@ class Spool:
         self.removed: dict[str, Counter] = {k: Counter() for k in ("empty", "binary", "exact", "near")}
         self.kept: Counter = Counter()
         self.lowest, self.highest = 2**64, -1
+        self.digest = hashlib.sha256()  # of the text kept, in order
 
     def add(self, document: Document, verdict: str) -> None:
         data = to_bytes(document.text)
@@ -65,7 +66,10 @@ class Spool:
         key = int.from_bytes(hashlib.sha256(b"split" + group).digest()[:8], "little")
         self.lowest, self.highest = min(self.lowest, key), max(self.highest, key)
         self.kept.update(documents=1, bytes=len(data))
-        self.file.write(_RECORD.pack(key, len(data)))
+        record = _RECORD.pack(key, len(data))
+        self.digest.update(record)
+        self.digest.update(data)
+        self.file.write(record)
         self.file.write(data)
 
     def share(self, kind: str) -> float:
@@ -132,6 +136,8 @@ def _gather_source(source: Source, spool: Spool, seen: Deduplicator, options: Re
                                 f"{spool.read['bytes'] / 1e6:,.0f} MB {ticker.elapsed()}")  # fmt: skip
     _judge(seen, batch, spool)
     spool.removed["binary"]["documents"] += options.skipped["binary"]
+    if not spool.kept["documents"]:
+        return  # an error, or more sources of this corpus follow
     say(f"{source.name}: {spool.kept['documents']:,} documents, {spool.kept['bytes'] / 1e6:.1f} MB kept; removed "
         f"{spool.share('exact'):.1%} as exact and {spool.share('near'):.1%} as near duplicates{_others(spool)} "
         f"{ticker.elapsed()}")  # fmt: skip
