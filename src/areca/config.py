@@ -124,7 +124,7 @@ def from_dict(values: dict[str, Any], cls: type = RunConfig, where: str = "confi
 
 
 def _value(value: Any, hint: Any, where: str) -> Any:
-    if is_dataclass(hint) and isinstance(hint, type):
+    if isinstance(hint, type) and is_dataclass(hint):
         return from_dict(value, hint, where)
     if getattr(hint, "__origin__", None) is tuple:
         if not isinstance(value, list | tuple):

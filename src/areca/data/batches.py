@@ -5,7 +5,7 @@ Legend: B sequences, T tokens predicted in each; an array _BT1 has the T inputs 
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class Batches:
                 tokens_BT1[rows] = tokens[windows[rows, 1][:, None] + np.arange(self.context + 1)]
         return tokens_BT1
 
-    def iterate(self, plan: Iterable[tuple[int, int]], depth: int = 4) -> Iterator[np.ndarray]:
+    def iterate(self, plan: Iterable[tuple[int, int]], depth: int = 4) -> Generator[np.ndarray]:
         """`get(start, size)` for each of `plan`, made ahead by one background thread, at most `depth` in waiting.
 
         An error of the thread is raised here, where the batch would have been. Closing the iterator ends the thread.

@@ -6,7 +6,6 @@ Scores are the only T x T arrays. They are made for a block of queries at a time
 see, and are recomputed in the backward pass, so that they stay in cache and nothing of size T x T is kept.
 """
 
-import functools
 import math
 
 import jax
@@ -49,9 +48,11 @@ def attention(
     return out.reshape(B, T, H, K)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _attention(q_BRK: Array, k_BSK: Array, v_BSK: Array, heads: int) -> Array:
+def _value(q_BRK: Array, k_BSK: Array, v_BSK: Array, heads: int) -> Array:
     return _forward(q_BRK, k_BSK, v_BSK, heads)[0]
+
+
+_attention = jax.custom_vjp(_value, nondiff_argnums=(3,))
 
 
 # Rows R are (query, head) in that order, T H of them: one matrix product serves all heads, since they share the keys.

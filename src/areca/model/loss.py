@@ -6,7 +6,6 @@ The gradient of a mean of cross-entropies is known as soon as the logits are, so
 a chunk of rows at a time; the backward pass only scales. Logits of one chunk exist at a time.
 """
 
-import functools
 from typing import NamedTuple
 
 import jax
@@ -49,10 +48,12 @@ def token_losses(
     return loss_M.reshape(B, T)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _cross_entropy(x_MD: Array, e_VD: Array, target_M: Array, z_loss: float) -> tuple[Array, Array, Array]:
+def _value(x_MD: Array, e_VD: Array, target_M: Array, z_loss: float) -> tuple[Array, Array, Array]:
     loss_M, log_z_M, _ = _rows(x_MD, e_VD, target_M)
     return _total(loss_M, log_z_M, z_loss)
+
+
+_cross_entropy = jax.custom_vjp(_value, nondiff_argnums=(3,))
 
 
 def _total(loss_M: Array, log_z_M: Array, z_loss: float) -> tuple[Array, Array, Array]:

@@ -1,7 +1,7 @@
 """One training step as one compiled program: loss, gradients, clipping, optimizer, and the numbers to log."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ class TrainState:
 
 def init_state(model: ModelConfig, optimizer: OptimizerConfig, seed: int) -> TrainState:
     """The state before the first step; the key of the parameters is folded from (seed, purpose 0)."""
-    params = decoder.init(model, jax.random.fold_in(jax.random.key(seed), 0))
+    params: Any = decoder.init(model, jax.random.fold_in(jax.random.key(seed), 0))
     transformation = make_optimizer(optimizer, decoder.parameter_axes(params))
     return TrainState(jnp.zeros((), jnp.int32), params, transformation.init(params))
 
@@ -51,7 +51,9 @@ def train_step(
     scale = jnp.minimum(1.0, optimizer.clip_norm / jnp.maximum(grad_norm, 1e-12))
     grads = jax.tree.map(lambda g: g * scale, grads)
     transformation = make_optimizer(optimizer, decoder.parameter_axes(state.params))
-    updates, moments = transformation.update(grads, state.optimizer, state.params, learning_rate=learning_rate)
+    updates, moments = transformation.update(
+        grads, state.optimizer, cast(Any, state.params), learning_rate=learning_rate
+    )
     params = jax.tree.map(jnp.add, state.params, updates)
     metrics = jnp.stack([*parts, grad_norm, optax.tree.norm(updates), optax.tree.norm(params)])
     return TrainState(state.step + 1, params, moments), metrics
