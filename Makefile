@@ -58,6 +58,10 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/python $(INSTALL) --no-build-isolation --editable '.[quickstart,dev]'
 	@touch $@
 
+$(VENV)/.installed-browser: $(VENV)/.installed-dev
+	$(BIN)/python $(INSTALL) --no-build-isolation --editable '.[quickstart,dev,browser]'
+	@touch $@
+
 # PyTorch is large and only compared with, so it has an environment of its own and is not in the lock.
 $(INTEROP_VENV)/.installed: pyproject.toml requirements.lock
 	@test -n "$(PYTHON)" || { echo 'Areca needs Python 3.11 or newer; set PYTHON=/path/to/python.' >&2; exit 1; }
@@ -77,15 +81,15 @@ test-fast: dev
 test-interop: $(INTEROP_VENV)/.installed
 	$(TEST_ENV) $(INTEROP_BIN)/python -m pytest tests/interop $(ARGS)
 
-test-browser: dev chromium
+test-browser: $(VENV)/.installed-browser chromium
 	$(PYTEST) tests/browser $(ARGS)
 
+# Chromium with its WebDriver: Debian's packages where apt can install them, else the user's own.
 chromium:
-	@command -v chromium >/dev/null 2>&1 || command -v chromium-browser >/dev/null 2>&1 || \
-	command -v google-chrome >/dev/null 2>&1 || { \
+	@command -v chromedriver >/dev/null 2>&1 || { \
 		command -v apt-get >/dev/null 2>&1 && test "$$(id -u)" = 0 || \
-			{ echo 'The browser tests need Chromium on the PATH (Debian: apt install chromium).' >&2; exit 1; }; \
-		apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends -y chromium; }
+			{ echo 'The browser tests need Chromium and chromedriver (Debian: apt install chromium-driver).' >&2; exit 1; }; \
+		apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium-driver; }
 
 lint: dev
 	$(BIN)/ruff check .
@@ -112,7 +116,7 @@ lock: dev
 	printf 'jax==0.10.2\ntransformers>=5\nsetuptools>=77\n' | $(BIN)/uv pip compile --quiet --upgrade --universal \
 		--fork-strategy fewest --python-version 3.11 --no-annotate --custom-compile-command 'make lock' \
 		--no-emit-package colorama --no-emit-package httpx2-jsfetch --no-emit-package nest-asyncio \
-		--extra quickstart --extra dev pyproject.toml - --output-file requirements.lock
+		--extra quickstart --extra dev --extra browser pyproject.toml - --output-file requirements.lock
 
 clean:
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis src/*.egg-info
