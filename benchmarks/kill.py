@@ -1,0 +1,199 @@
+"""Kills a short run again and again (SIGKILL), resumes it by the same command, and compares with a run never killed.
+
+    python benchmarks/kill.py                20 random instants, then each phase until it was hit three times
+    python benchmarks/kill.py --random 5 --each 1
+
+Prints one line a kill (what the training thread and the saving thread were in), then the hits by phase and the digests
+of parameters, whole state and metrics of every finished run. Exits 1 if a bit differs or a phase was missed.
+"""
+
+import argparse
+import collections
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+CHILD = Path(__file__).with_name("kill_child.py")
+PHASES = ("compile", "step", "save", "commit", "append")
+WORDS = (
+    "areca palm nut tree seed leaf the of and grows sings is red blue by a river moon sun stone counts seven nine bird"
+)
+CONFIG = """
+tokens = {tokens}
+threads = 1
+[model]
+vocab_size = 300
+d_model = {width}
+n_layers = {layers}
+n_heads = 2
+[data]
+store = "{store}"
+context = 32
+[batch]
+ramp = [[0, 4], [{half}, 8]]
+[evaluation]
+every_tokens = {half}
+max_tokens = 1024
+batch = 8
+[checkpoint]
+every_steps = {every}
+keep_last = 2
+"""
+
+
+def prepare(directory: Path, *, steps: int, every: int, width: int = 32, layers: int = 2) -> Path:
+    """Makes a token store of random words and a configuration of about `steps` steps with a batch ramp; returns it."""
+    rng = random.Random(1)
+    lines = (json.dumps({"text": " ".join(rng.choices(WORDS.split(), k=80)) + ".\n"}) for _ in range(400))
+    (directory / "text.jsonl").write_text("\n".join(lines) + "\n")
+    store = directory / "store"
+    areca(["corpus", "build", str(directory / "text.jsonl"), "--out", str(store), "--vocab-size", "300"], directory)
+    tokens = steps * 6 * 32 // 256 * 256  # half the tokens at a batch of 4, half at 8
+    config = directory / "run.toml"
+    config.write_text(
+        CONFIG.format(tokens=tokens, half=tokens // 2, store=store, every=every, width=width, layers=layers)
+    )
+    return config
+
+
+def environment(directory: Path) -> dict[str, str]:
+    """Compiled programs are cached beside the runs: a resumed run then starts quickly, and with the same bits."""
+    keep = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_", "NPROC"))}
+    return keep | {"JAX_PLATFORMS": "cpu", "ARECA_CACHE": str(directory / "cache"), "OMP_NUM_THREADS": "1"}
+
+
+def areca(arguments: list[str], directory: Path, *, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Runs `python -m areca ...` with warnings as errors."""
+    command = [sys.executable, "-W", "error", "-m", "areca", *arguments]
+    done = subprocess.run(command, env=environment(directory), capture_output=True, text=True)
+    if check and done.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
+    return done
+
+
+def killed(phase: str, when: float, arguments: list[str], directory: Path) -> dict[str, Any] | None:
+    """Runs `areca train ...` until it kills itself; what it was in, or None if it finished before."""
+    log = directory / "kills.jsonl"
+    log.write_text("")
+    command = [sys.executable, "-W", "error", str(CHILD), str(log), phase, str(when), "--", *arguments]
+    done = subprocess.run(command, env=environment(directory), capture_output=True, text=True)
+    if done.returncode == 0:
+        return None
+    if done.returncode != -signal.SIGKILL:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}, not by the kill:\n{done.stderr}")
+    lines = log.read_text().splitlines()
+    return json.loads(lines[-1])
+
+
+def outcome(run: Path) -> dict[str, str]:
+    """Digests of all that two equal runs must share: parameters, the whole saved state, metrics without timing."""
+    from areca.files import read_json, sha256_json
+    from areca.train.record import metrics_without_timing
+
+    result = read_json(run / "result.json")
+    return {
+        "parameters": result["parameters_sha256"],
+        "state": state_sha256(run),
+        "metrics": sha256_json(metrics_without_timing(run)),
+        "loss": sha256_json([result["loss"], result["loss_by_corpus"], result["train_loss_last"]]),
+    }
+
+
+def state_sha256(run: Path) -> str:
+    """SHA-256 of the state (step, parameters, optimizer) in the run's latest checkpoint."""
+    import jax
+
+    from areca.config import from_dict
+    from areca.train.checkpoint import Checkpoints
+    from areca.train.loop import parameters_sha256
+    from areca.train.record import read_run_json
+    from areca.train.step import init_state
+
+    config = from_dict(read_run_json(run)["config"])
+    example = jax.eval_shape(lambda: init_state(config.model, config.optimizer, config.seed))
+    with Checkpoints(run / "checkpoints", writable=False) as checkpoints:
+        latest = checkpoints.latest()
+        assert latest is not None
+        return parameters_sha256(checkpoints.restore(latest, example)[0])
+
+
+def hits(kill: dict[str, Any]) -> set[str]:
+    """The phases that one kill interrupted: one of the training thread, perhaps one of the saving thread."""
+    return {kill["main"], kill["saving"]} - {"idle"}
+
+
+def campaign(directory: Path, config: Path, n_random: int, each: int, seed: int) -> int:
+    """All kills, then the comparison; the exit code."""
+    rng = random.Random(seed)
+    started = time.perf_counter()
+    reference = directory / "reference"
+    areca(["train", str(config), "--out", str(reference)], directory)
+    started = time.perf_counter()
+    areca(["train", str(config), "--out", str(directory / "again")], directory)  # compiled programs are cached by now
+    length = time.perf_counter() - started
+    expected = outcome(reference)
+    finished = {"again": outcome(directory / "again")}
+    print(f"a run takes {length:.1f} s uninterrupted; {n_random} kills at random instants of it, then by design")
+
+    count: collections.Counter[str] = collections.Counter()
+    runs, number = 1, 0
+    while number < n_random or any(count[p] < each for p in PHASES):
+        arguments = ["train", str(config), "--out", str(directory / f"run{runs}"), "--auto-resume"]
+        if number < n_random:
+            phase, when = "after", round(rng.uniform(0, length), 3)
+        else:
+            phase = rng.choice([p for p in PHASES if count[p] < each])
+            when = rng.randint(1, {"compile": 2, "step": 40, "append": 40, "save": 3, "commit": 3}[phase])
+        kill = killed(phase, when, arguments, directory)
+        if kill is None:
+            finished[f"run{runs}"] = outcome(directory / f"run{runs}")
+            runs += 1
+            continue
+        number += 1
+        count.update(hits(kill))
+        where = f"{kill['main']}, saving: {kill['saving']}"
+        print(f"kill {number:3}  run{runs}  {phase:>7} {when:<7g}  in {where}  at {kill['seconds']:.2f} s", flush=True)
+    arguments = ["train", str(config), "--out", str(directory / f"run{runs}"), "--auto-resume"]
+    areca(arguments, directory)
+    finished[f"run{runs}"] = outcome(directory / f"run{runs}")
+
+    print("\nphase      kills\n" + "\n".join(f"{p:<10} {n}" for p, n in sorted(count.items(), key=lambda x: -x[1])))
+    print(f"\n{'run':<10} parameters    state         metrics       losses")
+    for name, found in {"reference": expected, **finished}.items():
+        same = "" if found == expected else "   DIFFERS"
+        print(f"{name:<10} {'  '.join(digest[:12] for digest in found.values())}{same}")
+    good = all(found == expected for found in finished.values())
+    print(
+        f"\n{number} kills, {runs} killed runs: "
+        + ("every bit as in the run never killed." if good else "BITS DIFFER.")
+    )
+    return 0 if good else 1
+
+
+def main() -> int:
+    """Parses the command line and runs the campaign in a temporary directory."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--random", type=int, default=20, help="kills at random instants")
+    parser.add_argument("--each", type=int, default=3, help="times that each phase is hit at least")
+    parser.add_argument("--steps", type=int, default=1500, help="of the run")
+    parser.add_argument("--every", type=int, default=25, help="steps between saves")
+    parser.add_argument("--seed", type=int, default=0, help="of the instants")
+    parser.add_argument("--keep", type=Path, help="directory for the runs, kept (default: a temporary one)")
+    options = parser.parse_args()
+    os.environ.update(environment(Path(tempfile.gettempdir())))
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = options.keep or Path(temporary)
+        directory.mkdir(parents=True, exist_ok=True)
+        config = prepare(directory, steps=options.steps, every=options.every)
+        return campaign(directory, config, options.random, options.each, options.seed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
