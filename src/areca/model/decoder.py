@@ -18,6 +18,7 @@ No biases anywhere. The five input kernels are kept apart (each is a matrix of i
 and to other formats) and joined for one multiplication.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -66,7 +67,8 @@ def init(config: ModelConfig, key: Array) -> Decoder:
     keys = {name: jax.random.fold_in(key, i) for i, name in enumerate(names)}
 
     def normal(name: str, shape: tuple[int, ...], std: float) -> Array:
-        return std * jax.random.normal(keys[name], shape, jnp.float32)
+        # Drawn flat: the same bits, but XLA's CPU compiler takes a second over each draw of several axes (8 s a model).
+        return std * jax.random.normal(keys[name], (math.prod(shape),), jnp.float32).reshape(shape)
 
     return Decoder(
         embedding=normal("embedding", (V, D), 1.0),
