@@ -150,7 +150,7 @@ def campaign(directory: Path, config: Path, n_random: int, each: int, seed: int)
             phase, when = "after", round(rng.uniform(0, length), 3)
         else:
             phase = rng.choice([p for p in PHASES if count[p] < each])
-            when = rng.randint(1, {"compile": 2, "step": 40, "append": 40, "save": 3, "commit": 3}[phase])
+            when = rng.randint(1, {"compile": 2, "step": 40, "append": 40, "save": 4, "commit": 4}[phase])
         kill = killed(phase, when, arguments, directory)
         if kill is None:
             finished[f"run{runs}"] = outcome(directory / f"run{runs}")

@@ -147,7 +147,7 @@ def _mark_save_and_commit(killer: Killer, checkpoint: Any) -> None:
     def digest(directory: Path) -> dict[str, str]:
         killer.saving = "commit"
         due[0] = killer.due("commit")
-        place[0] = ("digests", "record", "rename", "sweep")[int(killer.random.random() * 4)]
+        place[0] = ("sweep", "digests", "record", "rename")[int(killer.when) % 4]
         if due[0] and place[0] == "digests":
             killer.die()
         return digests(directory)
