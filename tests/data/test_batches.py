@@ -68,6 +68,12 @@ def test_held_out_windows_predict_every_token_but_the_first_once(store):
         assert np.array_equal(np.concatenate(inputs), tokens[:-1])
 
 
+def test_held_out_windows_go_through_all_corpora_without_a_gap(store):
+    targets = [t[:, 1:][w > 0] for t, w in heldout(store, T, 4)]
+    want = [store.tokens(c.name, "heldout")[1:] for c in store.corpora]
+    assert np.array_equal(np.concatenate(targets), np.concatenate(want))
+
+
 @pytest.mark.parametrize("limit", [0, 20 * T, 1])
 def test_held_out_tokens_do_not_depend_on_the_batch(store, limit):
     def targets(batch: int) -> np.ndarray:

@@ -69,6 +69,17 @@ def test_where_a_document_falls_depends_on_its_content_alone(tmp_path, text_tree
     assert set(documents(a, "t", "train")) <= set(documents(b, "t", "train"))
 
 
+def test_where_a_document_falls_does_not_depend_on_its_name_or_place(tmp_path, text_tree):
+    build(tmp_path / "a", f"t={text_tree}")
+    (tmp_path / "other").mkdir()
+    for i, file in enumerate(sorted(text_tree.rglob("*.txt"), reverse=True)):
+        (tmp_path / "other" / f"renamed{i:02}.md").write_bytes(file.read_bytes())
+    build(tmp_path / "b", f"o={tmp_path / 'other'}")
+    a, b = TokenStore.open(tmp_path / "a"), TokenStore.open(tmp_path / "b")
+    for split in ("train", "heldout"):
+        assert sorted(documents(a, "t", split)) == sorted(documents(b, "o", split))
+
+
 def test_the_tokenizer_never_sees_held_out_text(tmp_path, text_tree):
     build(tmp_path / "a", f"t={text_tree}")
     store = TokenStore.open(tmp_path / "a")

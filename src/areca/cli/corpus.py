@@ -132,7 +132,7 @@ def _table(path: Path, meta: dict[str, Any]) -> None:
 
     table = Table(title=str(path), title_justify="left", box=None, pad_edge=False)
     table.add_column("corpus", no_wrap=True, overflow="ignore", min_width=12)
-    for column in ("MB", "documents", "tokens", "held out", "bytes/token", "duplicates", "weight"):
+    for column in ("MB", "documents", "tokens", "held out", "B/token", "duplicate", "weight"):
         table.add_column(column, justify="right")
     for c in meta["corpora"]:
         tokens = c["train_tokens"] + c["heldout_tokens"]
