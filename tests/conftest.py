@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from jaxtyping import install_import_hook
 
 from areca import runtime
 
@@ -14,6 +15,10 @@ os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
 # Programs compiled by one test serve the next, also in other processes, and none come from outside of the tests.
 os.environ.setdefault("ARECA_CACHE", str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "areca"))
 runtime.prepare()  # before jax starts: runs in this process then have `threads` 0
+
+# Shapes in annotations are checked at every call where bare arrays meet. (Modules that define parameter trees are left
+# out: jax rebuilds those dataclasses with leaves that are no arrays.)
+install_import_hook(["areca.model.attention", "areca.model.loss"], "checked.check")
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
