@@ -132,22 +132,27 @@ def hits(kill: dict[str, Any]) -> set[str]:
 def campaign(directory: Path, config: Path, n_random: int, each: int, seed: int) -> int:
     """All kills, then the comparison; the exit code."""
     rng = random.Random(seed)
-    started = time.perf_counter()
     reference = directory / "reference"
     areca(["train", str(config), "--out", str(reference)], directory)
     started = time.perf_counter()
     areca(["train", str(config), "--out", str(directory / "again")], directory)  # compiled programs are cached by now
-    length = time.perf_counter() - started
+    life = time.perf_counter() - started
+    events = [json.loads(line) for line in (directory / "again" / "events.jsonl").read_text().splitlines()]
+    training = events[-1]["time"] - events[0]["time"]
     expected = outcome(reference)
     finished = {"again": outcome(directory / "again")}
-    print(f"a run takes {length:.1f} s uninterrupted; {n_random} kills at random instants of it, then by design")
+    print(
+        f"uninterrupted, a run takes {life:.1f} s, {training:.1f} of them training; {n_random} kills at random instants"
+        " (one in four of its life, the others of its training), then by design"
+    )
 
     count: collections.Counter[str] = collections.Counter()
     runs, number = 1, 0
     while number < n_random or any(count[p] < each for p in PHASES):
         arguments = ["train", str(config), "--out", str(directory / f"run{runs}"), "--auto-resume"]
         if number < n_random:
-            phase, when = "after", round(rng.uniform(0, length), 3)
+            phase, length = ("life", life) if number % 4 == 0 else ("training", training)
+            when = round(rng.uniform(0, length), 3)
         else:
             phase = rng.choice([p for p in PHASES if count[p] < each])
             when = rng.randint(1, {"compile": 2, "step": 40, "append": 40, "save": 4, "commit": 4}[phase])
@@ -159,7 +164,7 @@ def campaign(directory: Path, config: Path, n_random: int, each: int, seed: int)
         number += 1
         count.update(hits(kill))
         where = f"{kill['main']}, saving: {kill['saving']}"
-        print(f"kill {number:3}  run{runs}  {phase:>7} {when:<7g}  in {where}  at {kill['seconds']:.2f} s", flush=True)
+        print(f"kill {number:3}  run{runs}  {phase:>8} {when:<7g}  in {where}  at {kill['seconds']:.2f} s", flush=True)
     arguments = ["train", str(config), "--out", str(directory / f"run{runs}"), "--auto-resume"]
     areca(arguments, directory)
     finished[f"run{runs}"] = outcome(directory / f"run{runs}")

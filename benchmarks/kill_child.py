@@ -1,11 +1,12 @@
 """`areca train` that kills itself (SIGKILL): at a random instant, or within a named phase of its life.
 
-    python benchmarks/kill_child.py LOG after SECONDS -- train run.toml --out runs/a --auto-resume
-    python benchmarks/kill_child.py LOG PHASE NTH    -- train ...
+    python benchmarks/kill_child.py LOG life SECONDS     -- train run.toml --out runs/a --auto-resume
+    python benchmarks/kill_child.py LOG training SECONDS -- train ...
+    python benchmarks/kill_child.py LOG PHASE NTH        -- train ...
 
-The phases are those of PHASES. The program that runs is the user's; only the instants are marked, from outside, by
-wrapping functions, so nothing in `src` knows of this. Before the kill one JSON line goes to LOG: what the training
-thread was in, and what the saving thread was in.
+The seconds count from the start of the process, or of its training loop; the phases are those of PHASES. The program
+that runs is the user's; only the instants are marked, from outside, by wrapping functions, so nothing in `src` knows
+of this. Before the kill one JSON line goes to LOG: what the training thread was in, and what the saving thread was in.
 """
 
 import functools
@@ -33,7 +34,7 @@ class Killer:
         self.counts: dict[str, int] = {}
         self.random = random.Random(f"{phase} {when}")
         self.once = threading.Lock()
-        if phase == "after":
+        if phase == "life":
             self.later(when)
 
     def due(self, phase: str) -> bool:
@@ -74,7 +75,14 @@ def install(killer: Killer) -> None:
     """Marks the phases and arms the kill. Imports what `areca train` would import anyway."""
     from areca.train import checkpoint, evaluate, loop, record, step
 
-    loop._Run.loop = killer.within("step", loop._Run.loop)
+    train = killer.within("step", loop._Run.loop)
+
+    def train_until(*args: Any) -> None:
+        if killer.phase == "training":
+            killer.later(killer.when)
+        train(*args)
+
+    loop._Run.loop = train_until
     loop._Run.finish = killer.within("finish", loop._Run.finish)
     evaluate.Evaluator.__call__ = killer.within("evaluate", evaluate.Evaluator.__call__)
     checkpoint.Checkpoints.restore = killer.within("restore", checkpoint.Checkpoints.restore)
@@ -185,7 +193,7 @@ def _when_writing(killer: Killer, directory: Path) -> None:
 
 if __name__ == "__main__":
     log, phase, when, dashes, *command = sys.argv[1:]
-    if dashes != "--" or phase not in (*PHASES, "after"):
+    if dashes != "--" or phase not in (*PHASES, "life", "training"):
         sys.exit(__doc__)
     killer = Killer(Path(log), phase, float(when))
     install(killer)
