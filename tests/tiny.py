@@ -20,14 +20,16 @@ def text(seed: int, lines: int = 20) -> str:
     return "\n".join(out) + "\n"
 
 
-def build_tiny_store(root: Path) -> Path:
-    """A store of two corpora, about 30,000 tokens of a vocabulary of 300."""
+def build_tiny_store(root: Path, seed: int = 0, heldout_fraction: float = 0.2) -> Path:
+    """A store of two corpora, about 20,000 tokens of a vocabulary of 300."""
     for name, count in (("big", 30), ("small", 10)):
         (root / name).mkdir(parents=True)
         for i in range(count):
-            (root / name / f"{i:02}.txt").write_text(text(1000 * len(name) + i))
+            (root / name / f"{i:02}.txt").write_text(text(10_000 * seed + 1000 * len(name) + i))
     out = root / "store"
-    build_store(out, [f"big={root / 'big'}", f"small={root / 'small'}"], vocab_size=300, heldout_fraction=0.2)
+    build_store(
+        out, [f"big={root / 'big'}", f"small={root / 'small'}"], vocab_size=300, heldout_fraction=heldout_fraction
+    )
     return out
 
 

@@ -47,7 +47,7 @@ def test_logits_are_those_of_the_reference(params, tokens):
 
 def test_loss_and_its_gradient_are_those_of_the_reference(params, tokens):
     (total, parts), gradient = jax.jit(
-        jax.value_and_grad(lambda p: decoder.loss(CONFIG, p, tokens, 0.01), has_aux=True)
+        jax.value_and_grad(lambda p: decoder.loss(CONFIG, p, jnp.asarray(tokens), 0.01), has_aux=True)
     )(params)
     settings = (0.01, CONFIG.rope_theta, CONFIG.norm_epsilon)
     p = _float64(params)
@@ -69,9 +69,8 @@ def test_loss_and_its_gradient_are_those_of_the_reference(params, tokens):
 
 
 def test_losses_of_positions_average_to_the_loss(params, tokens):
-    each, total = jax.jit(lambda p: (decoder.losses(CONFIG, p, tokens), decoder.loss(CONFIG, p, tokens, 0.0)[0]))(
-        params
-    )
+    each = jax.jit(lambda p, t: decoder.losses(CONFIG, p, t))(params, tokens)
+    total, _ = jax.jit(lambda p, t: decoder.loss(CONFIG, p, t, 0.0))(params, tokens)
     assert each.shape == (2, 11)
     assert jnp.mean(each) == pytest.approx(float(total), rel=1e-6)
 
@@ -94,7 +93,7 @@ def test_rows_of_a_batch_do_not_meet(params, tokens):
 
 def test_scanned_and_unrolled_layers_agree(params, tokens, monkeypatch):
     def run():
-        return jax.jit(jax.value_and_grad(lambda p: decoder.loss(CONFIG, p, tokens)[0]))(params)
+        return jax.jit(jax.value_and_grad(lambda p: decoder.loss(CONFIG, p, jnp.asarray(tokens))[0]))(params)
 
     unrolled = run()
     monkeypatch.setattr(decoder, "UNROLL_LIMIT", 0)

@@ -44,7 +44,7 @@ def test_value_and_gradients_are_those_of_the_plain_loss(monkeypatch, chunk_byte
     [(4096, 8192, 32), (1, 8192, 1), (18, 11, 1), (127, 32_000, 127), (2, 4_000_000, 2), (4096, 257, 2)],
 )
 def test_chunks_divide_the_rows_and_fit(rows, vocabulary, chunks):
-    assert loss._chunks(rows, vocabulary) == chunks  # 4 MiB of float32 logits each, or a row
+    assert loss._chunks(rows, vocabulary, width) == chunks
 
 
 def test_equal_logits_cost_the_logarithm_of_the_vocabulary():

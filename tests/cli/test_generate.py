@@ -1,0 +1,148 @@
+"""`areca generate` and the function below it: text from a run's checkpoint, and a sentence for what can't be."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from areca.cli.main import main
+from areca.data.tokenizer import load_tokenizer
+from areca.errors import CheckpointError, DataError
+from areca.files import read_json
+from areca.train.loop import parameters_sha256
+from areca.train.restore import load_model, sample
+from tiny import build_tiny_store
+
+
+@pytest.fixture
+def copy(tiny_run, tmp_path):
+    """A copy of the finished run that a test may change."""
+    return shutil.copytree(tiny_run, tmp_path / "copy")
+
+
+def test_the_model_is_the_one_that_was_trained(tiny_run):
+    model = load_model(tiny_run)
+    assert parameters_sha256(model.params) == read_json(tiny_run / "result.json")["parameters_sha256"]
+    assert (model.step, model.config.data.context, model.tokenizer.vocab_size) == (12, 16, 300)
+    assert load_model(tiny_run, step=8).step == 8
+
+
+def test_text_continues_the_prompt_and_is_the_same_again(tiny_run, capsys):
+    command = ["generate", str(tiny_run), "--prompt", "The river", "--tokens", "20", "--seed", "3"]
+    assert main(command) == 0
+    first = capsys.readouterr().out
+    assert first.startswith("The river")
+    assert main(command) == 0
+    assert capsys.readouterr().out == first
+    assert main([*command[:-1], "4"]) == 0
+    assert capsys.readouterr().out != first
+
+
+def test_json_has_each_continuation(tiny_run, capsys):
+    assert main(["generate", str(tiny_run), "--prompt", "stone", "--count", "3", "--tokens", "30", "--json"]) == 0
+    samples = json.loads(capsys.readouterr().out)
+    assert [s["prompt"] for s in samples] == ["stone"] * 3
+    assert len({s["text"] for s in samples}) == 3
+    assert all(s["tokens"] == 30 or s["ended"] for s in samples)
+    [alone] = sample(tiny_run, ["stone"], tokens=30)
+    assert alone == samples[0]  # the first of three is the one alone
+
+
+def test_greedy_text_is_what_the_model_says(tiny_run):
+    # One token at a time through the function that training uses.
+    import jax
+
+    from areca.model import decoder
+
+    model = load_model(tiny_run)
+    logits = jax.jit(lambda t: decoder.logits(model.config.model, model.params, t))
+    ids = model.tokenizer.encode("areca palm")
+    start = len(ids)
+    while len(ids) < 16:
+        window = np.zeros((1, 16), np.int32)
+        window[0, : len(ids)] = ids
+        ids.append(int(np.asarray(logits(window))[0, len(ids) - 1].argmax()))
+    expected = model.tokenizer.decode_bytes(ids[start:]).decode("utf-8", "replace")
+    assert sample(tiny_run, ["areca palm"], tokens=16 - start, temperature=0)[0]["text"] == expected
+
+
+def test_an_empty_prompt_begins_a_document(tiny_run):
+    [empty] = sample(tiny_run, [""], tokens=5, temperature=0)
+    assert empty["prompt"] == ""
+    assert empty["tokens"] == 5 or empty["ended"]
+
+
+def test_the_store_may_be_moved(copy, tiny_store, tmp_path, capsys):
+    run = read_json(copy / "run.json")
+    run["store"]["path"] = str(tmp_path / "gone")
+    (copy / "run.json").write_text(json.dumps(run))
+    assert main(["generate", str(copy), "--tokens", "3"]) == 2
+    assert (
+        f"the token store {tmp_path / 'gone'} of {copy} is gone; say where it is now with --store."
+        in capsys.readouterr().err
+    )
+    assert main(["generate", str(copy), "--tokens", "3", "--store", str(tiny_store)]) == 0
+    with pytest.raises(DataError, match="is not the tokenizer that"):
+        sample(copy, [""], store=build_tiny_store(tmp_path / "other", seed=1))
+
+
+def test_a_damaged_checkpoint_is_found_and_the_one_before_it_named(copy, capsys):
+    largest = max((p for p in (copy / "checkpoints" / "12").rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    data = bytearray(largest.read_bytes())
+    data[len(data) // 2] ^= 1
+    largest.write_bytes(data)
+    assert main(["generate", str(copy), "--tokens", "3"]) == 2
+    said = capsys.readouterr().err
+    assert "checkpoint step 12" in said
+    assert "step 8 is intact: use --step 8." in said
+    assert main(["generate", str(copy), "--tokens", "3", "--step", "8"]) == 0
+
+
+def test_nothing_is_changed_in_the_run(copy):
+    shutil.copytree(copy / "checkpoints" / "8", copy / "checkpoints" / "99")  # a writer would sweep this away
+    before = sorted((str(p), p.stat().st_mtime_ns) for p in copy.rglob("*"))
+    sample(copy, [""], tokens=2)
+    assert sorted((str(p), p.stat().st_mtime_ns) for p in copy.rglob("*")) == before
+
+
+def test_a_run_without_a_checkpoint_has_no_text_yet(copy):
+    shutil.rmtree(copy / "checkpoints")
+    with pytest.raises(CheckpointError, match="has no checkpoint yet"):
+        sample(copy, [""])
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            ["--prompt", "palm " * 20],
+            "tokens long and the model was trained on 16 at a time; shorten it to at most 15.",
+        ),
+        (["--temperature", "-1"], "temperature is -1.0"),
+        (["--top-p", "0"], "top_p is 0.0"),
+        (["--top-k", "-1"], "top_k is -1"),
+        (["--tokens", "0"], "--tokens is 0"),
+        (["--count", "0"], "--count is 0"),
+        (["--step", "5"], "has no checkpoint of step 5; the record lists 8, 12."),
+        (["--store", "nowhere"], "there is no token store nowhere"),
+        (["--tempature", "1"], "did you mean '--temperature'?"),
+    ],
+)
+def test_what_cannot_be_generated_is_said_in_one_sentence(tiny_run, capsys, options, says):
+    assert main(["generate", str(tiny_run), *options]) == 2
+    streams = capsys.readouterr()
+    assert says in streams.err
+    assert streams.err.count("\n") == 1
+    assert streams.out == ""
+
+
+def test_a_directory_that_is_no_run_is_said(tmp_path, capsys):
+    assert main(["generate", str(tmp_path)]) == 2
+    assert "is not a run directory (it has no run.json); name one that `areca train` made." in capsys.readouterr().err
+
+
+def test_bytes_that_are_no_utf8_are_shown_not_raised(tiny_run, tiny_store, capsys):
+    assert load_tokenizer(tiny_store / "tokenizer.json").encode("\udcff")  # what the shell hands over for byte FF
+    assert main(["generate", str(tiny_run), "--prompt", "\udcff", "--tokens", "8", "--temperature", "3"]) == 0
+    assert capsys.readouterr().out.startswith("\ufffd")
