@@ -42,3 +42,14 @@ def tiny_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tiny import build_tiny_store
 
     return build_tiny_store(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of tests/tiny.py's configuration. Copy it to change it."""
+    from areca.train.loop import train
+    from tiny import tiny_config
+
+    run_dir = tmp_path_factory.mktemp("tiny") / "run"
+    train(tiny_config(tiny_store), run_dir)
+    return run_dir
