@@ -159,6 +159,8 @@ def campaign(directory: Path, config: Path, n_random: int, each: int, seed: int)
         kill = killed(phase, when, arguments, directory)
         if kill is None:
             finished[f"run{runs}"] = outcome(directory / f"run{runs}")
+            same = "every bit as expected" if finished[f"run{runs}"] == expected else "BITS DIFFER"
+            print(f"          run{runs}  finished: {same}", flush=True)
             runs += 1
             continue
         number += 1
