@@ -48,7 +48,7 @@ def test_cached_logits_are_those_of_the_whole_text_at_every_position(params):
         if max(length) == CONTEXT:
             break
         logits, cache = decode._step(CONFIG, params, cache, text[[0, 1], length], length)
-        length += 1
+        length = length + 1  # a new array: jax may still be reading the old one
 
 
 def test_greedy_text_is_that_of_decoding_without_a_cache(params):
