@@ -62,7 +62,8 @@ def keep_memory_mapped() -> bool:
     mallopt = ctypes.CDLL(None).mallopt
     # <malloc.h>: M_TRIM_THRESHOLD -1, M_TOP_PAD -2, M_MMAP_MAX -4, M_ARENA_MAX -8
     settings = {-4: 0, -8: 1, -1: 2**31 - 1, -2: 256 << 20}
-    return all([mallopt(option, value) for option, value in settings.items()])
+    accepted = [mallopt(option, value) for option, value in settings.items()]  # every one is tried
+    return all(accepted)
 
 
 def cache_directory() -> Path:
