@@ -24,11 +24,11 @@ def _plain(x_BTD, e_VD, target_BT, z_loss):
     return jnp.mean(log_z - picked) + z_loss * jnp.mean(log_z**2)
 
 
-# Bytes of logits at a time: all 18 rows of 11 at once, 9 rows, 6 rows, one row, less than a row.
-@pytest.mark.parametrize("chunk_bytes", [1 << 20, 18 * 44 - 1, 18 * 44 // 3, 44, 1])
+# All 18 rows at once, nine, six, one.
+@pytest.mark.parametrize("chunks", [1, 2, 3, 18])
 @pytest.mark.parametrize("z_loss", [0.0, 0.1])
-def test_value_and_gradients_are_those_of_the_plain_loss(monkeypatch, chunk_bytes, z_loss):
-    monkeypatch.setattr(loss, "CHUNK_BYTES", chunk_bytes)
+def test_value_and_gradients_are_those_of_the_plain_loss(monkeypatch, chunks, z_loss):
+    monkeypatch.setattr(loss, "_chunks", lambda *_: chunks)
     x, e, target = _inputs()
     (ours, parts), grads = jax.value_and_grad(cross_entropy, argnums=(0, 1), has_aux=True)(x, e, target, z_loss)
     plain, expected = jax.value_and_grad(_plain, argnums=(0, 1))(x, e, target, z_loss)
@@ -40,10 +40,18 @@ def test_value_and_gradients_are_those_of_the_plain_loss(monkeypatch, chunk_byte
 
 
 @pytest.mark.parametrize(
-    ("rows", "vocabulary", "chunks"),
-    [(4096, 8192, 32), (1, 8192, 1), (18, 11, 1), (127, 32_000, 127), (2, 4_000_000, 2), (4096, 257, 2)],
+    ("rows", "vocabulary", "width", "chunks"),
+    [
+        (4096, 8192, 1, 128),  # 1 MiB of float32 logits each
+        (4096, 8192, 512, 8),  # 16 MiB, as large as the gradient of the table
+        (1, 8192, 64, 1),
+        (18, 11, 6, 1),
+        (127, 32_000, 8, 127),  # 4 chunks would do, but a prime number of rows has no others
+        (2, 4_000_000, 1, 2),  # one row is the least
+        (4096, 257, 1, 8),  # 5 would do; 8 divides
+    ],
 )
-def test_chunks_divide_the_rows_and_fit(rows, vocabulary, chunks):
+def test_chunks_divide_the_rows_and_fit(rows, vocabulary, width, chunks):
     assert loss._chunks(rows, vocabulary, width) == chunks
 
 

@@ -15,8 +15,9 @@ def ladder(
     out: str,
     budgets: tuple[float, ...],
     sizes: int = 5,
-    context: int = 128,
+    context: int = 64,
     seed: int = 0,
+    epochs: float = 1.0,
     workers: int = 0,
     json: bool = False,
 ) -> int:
@@ -34,6 +35,7 @@ def ladder(
         sizes: sizes for each budget, spread around the expected optimum.
         context: tokens in a sequence.
         seed: every run's own seed is folded from this.
+        epochs: how often a run may read the same text, at most.
         workers: runs at a time; 0 means one for each core.
         json: print the results for machines.
     """
@@ -41,7 +43,7 @@ def ladder(
     from areca.study.ladder import plan_ladder, run_ladder
     from areca.study.progress import FamilyProgress
 
-    planned = plan_ladder(out, store, budgets, sizes=sizes, context=context, seed=seed)
+    planned = plan_ladder(out, store, budgets, sizes=sizes, context=context, seed=seed, epochs=epochs)
     progress = FamilyProgress({j.name: j.cost for j in planned.jobs}, "run")
     try:
         results = run_ladder(planned, workers=workers, on_progress=progress.progress, on_result=progress.result)

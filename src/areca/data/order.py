@@ -42,6 +42,8 @@ class Order:
         self._starts = np.concatenate([[0], np.cumsum(self._counts)]).astype(np.int64)
         total = sum(w for _, w in shares)
         self.weights: dict[str, float] = {name: w / total for name, w in shares}
+        told = bool(weights) or any(c.weight is not None for c in store.corpora)
+        self.mixture: dict[str, float] | None = self.weights if told else None  # None: nobody chose the shares
         self._dataset = self._build([w for _, w in shares])
         self._indices = np.array([[c.name for c in store.corpora].index(n) for n in self.corpora], np.int64)
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-CHUNK_BYTES = 4 << 20  # of float32 logits, about what stays in cache
+CHUNK_BYTES = 1 << 20  # of float32 logits at least: what stays in a core's cache
 
 
 class Parts(NamedTuple):
@@ -70,16 +70,20 @@ def _rows(x_MD: Array, e_VD: Array, target_M: Array) -> tuple[Array, Array, Arra
     return log_z_M - picked_M, log_z_M, logit_MV
 
 
-def _chunks(rows: int, vocabulary: int) -> int:
-    """How many equal chunks keep a chunk's logits within CHUNK_BYTES, or the next number that divides the rows."""
-    wanted = min(rows, max(1, -(-rows * vocabulary * 4 // CHUNK_BYTES)))
+def _chunks(rows: int, vocabulary: int, width: int) -> int:
+    """How many equal chunks of rows: a chunk's logits are about CHUNK_BYTES, or as large as the gradient of E.
+
+    That gradient is read and written once a chunk, so smaller chunks would move more of it than of logits.
+    """
+    chunk_bytes = max(CHUNK_BYTES, 4 * vocabulary * width)
+    wanted = min(rows, max(1, -(-rows * vocabulary * 4 // chunk_bytes)))
     return next(n for n in range(wanted, rows + 1) if rows % n == 0)
 
 
 def _forward(x_MD: Array, e_VD: Array, target_M: Array, z_loss: float):
     M, D = x_MD.shape
     V = e_VD.shape[0]
-    n = _chunks(M, V)
+    n = _chunks(M, V, D)
     scale = D**-0.5
 
     def chunk(de_DV: Array, rows: tuple[Array, Array]):

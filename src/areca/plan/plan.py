@@ -5,7 +5,7 @@ Composes a fitted law with the model's own counts: N, D and C of every candidate
 valley is seen, and says by how much it leaves the range the law was fitted on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -69,24 +69,26 @@ def plan_run(
     shapes: Sequence[ModelConfig],
     *,
     context: int,
-    batch: int = 1,
+    batch: int | Callable[[ModelConfig], int] = 1,
     level: float = 0.90,
 ) -> Plan:
     """Chooses among `shapes` the one of least predicted loss when all of `budget_flops` (exact) is spent on it.
 
-    `context` is T in tokens and `batch` the sequences of a step; D is rounded down to whole steps. ConfigError when
+    `context` is T in tokens and `batch` the sequences of a step, or a rule that gives them for a shape; D is rounded
+    down to whole steps. ConfigError when
     the budget does not pay for one step of the smallest shape.
     """
     if not (budget_flops > 0 and budget_flops < float("inf")):
         raise ConfigError(f"the budget is {budget_flops} FLOPs; it must be a positive number, such as 2e13.")
-    if context < 1 or batch < 1:
-        raise ConfigError(f"context is {context} and batch {batch}; both must be at least 1.")
-    candidates = [
-        c for c in (_candidate(law, shape, budget_flops, context, batch) for shape in shapes) if c is not None
-    ]
+    batches = [batch(shape) if callable(batch) else batch for shape in shapes]
+    if context < 1 or min(batches, default=1) < 1:
+        raise ConfigError(f"context is {context} and batch {min(batches, default=1)}; both must be at least 1.")
+    made = [_candidate(law, s, budget_flops, context, b) for s, b in zip(shapes, batches, strict=True)]
+    candidates = [c for c in made if c is not None]
     if not candidates:
         raise ConfigError(
-            f"{budget_flops:.3g} FLOPs do not pay for one step of {batch} x {context} tokens; raise --flops."
+            f"{budget_flops:.3g} FLOPs do not pay for one step of {min(batches, default=1)} x {context} tokens; "
+            "raise --flops."
         )
     best = min(candidates, key=lambda c: c.predicted_loss)
     low, high = law.predict_interval(best.n_params, best.n_tokens, level)
@@ -108,7 +110,7 @@ def plan_run(
         extrapolation=extrapolation,
         warnings=warnings,
         context=context,
-        batch=batch,
+        batch=best.n_tokens // best.steps // context,
     )
 
 

@@ -6,12 +6,14 @@
 The same call goes on with an interrupted ladder; finished runs are not made again.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from areca.config import ModelConfig, RunConfig, differences, to_dict
+from areca.data.order import Order
 from areca.data.store import TokenStore
 from areca.errors import ConfigError, DataError
 from areca.files import read_json, write_json
@@ -19,9 +21,9 @@ from areca.model.counts import count_params, exact_flops_per_token
 from areca.study import recipe
 from areca.study.pool import Heard, Job, run_jobs
 
-# The optimum of L(N, D) on the default corpus is near N = OPTIMUM (C / 1e12)^1/2; sizes are laid around it.
-OPTIMUM = 55_000
-SPREAD = 4.0  # the smallest and the largest size of a budget, as factors below and above
+# The valleys of the default corpus lie near N = OPTIMUM (C / 1e12)^EXPONENT (docs/log.md); sizes are laid around it.
+OPTIMUM, EXPONENT = 95_000, 0.55
+SPREAD = 3.5  # the smallest and the largest size of a budget, as factors below and above
 WIDTHS = (*range(16, 64, 8), *range(64, 1025, 16))
 
 
@@ -47,10 +49,12 @@ def plan_ladder(
     context: int = recipe.CONTEXT,
     seed: int = 0,
     threads: int = 1,
+    epochs: float = 1.0,
 ) -> Ladder:
     """Lays out a ladder: `sizes` shapes for each budget around its expected optimum, or `shapes` for all.
 
     Every run has a seed of its own, folded from `seed`, so that the scatter about the law is that of new runs.
+    `epochs` is how often a run may read the same text; beyond one, repeated tokens count as new ones in the law.
     Raises ConfigError for budgets or sizes that can't be used, DataError when the store has too few tokens.
     """
     budgets = tuple(sorted(float(b) for b in budgets))
@@ -71,7 +75,7 @@ def plan_ladder(
             config = recipe.run_config(
                 model, str(store), budget, seed=seed * 1000 + len(jobs), threads=threads, context=context
             )
-            _enough(opened, config, name)
+            _enough(opened, config, name, epochs)
             cost = exact_flops_per_token(model, context) * config.tokens
             labels = {"budget_flops": budget, "name": name}
             jobs.append(Job(name, config, directory / "runs" / name, labels, cost))
@@ -80,7 +84,7 @@ def plan_ladder(
 
 def shapes_around(vocab_size: int, budget: float, sizes: int) -> list[ModelConfig]:
     """`sizes` decoders of the family whose N are spread evenly (in log) around the budget's expected optimum."""
-    centre = OPTIMUM * (budget / 1e12) ** 0.5
+    centre = OPTIMUM * (budget / 1e12) ** EXPONENT
     family = [recipe.shape(vocab_size, width) for width in WIDTHS]
     numbers = [count_params(m).non_embedding for m in family]
     chosen: list[int] = []
@@ -93,13 +97,23 @@ def shapes_around(vocab_size: int, budget: float, sizes: int) -> list[ModelConfi
     return [family[j] for j in sorted(chosen)]
 
 
-def _enough(store: TokenStore, config: RunConfig, name: str) -> None:
-    have = sum(c.train_tokens for c in store.corpora)
-    if config.tokens > have:
-        raise DataError(
-            f"run {name} reads {config.tokens:,} tokens but {store.path} has {have:,} to train on, so it would repeat "
-            "them; give a smaller budget, larger sizes or more text."
-        )
+def _enough(store: TokenStore, config: RunConfig, name: str, epochs: float) -> None:
+    """Refuses a run that would read some corpus more often than `epochs`."""
+    for corpus, times in passes(store, config).items():
+        if times > epochs:
+            raise DataError(
+                f"run {name} reads {config.tokens:,} tokens, which is the corpus {corpus} of {store.path} {times:.2g} "
+                f"times over; give a smaller budget, larger sizes, more text, or --epochs {math.ceil(times)}."
+            )
+
+
+def passes(store: TokenStore, config: RunConfig) -> dict[str, float]:
+    """How often a run reads each corpus of its mixture."""
+    order = Order(store, config.data.context, config.data.seed, config.data.weights)
+    return {
+        name: config.tokens * share / (order.windows_per_epoch[name] * config.data.context)
+        for name, share in order.weights.items()
+    }
 
 
 def run_ladder(ladder: Ladder, *, workers: int = 0, on_progress: Heard, on_result: Heard) -> list[dict[str, Any]]:

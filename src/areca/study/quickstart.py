@@ -14,21 +14,23 @@ from pathlib import Path
 from typing import Any
 
 from areca.config import differences
+from areca.data.store import TokenStore
 from areca.errors import ConfigError
 from areca.files import read_json, write_json
 from areca.runtime import available_cores
 from areca.study import recipe
-from areca.study.ladder import Ladder, plan_ladder, run_ladder
+from areca.study.ladder import WIDTHS, Ladder, passes, plan_ladder, run_ladder
 from areca.study.pool import Job, run_jobs
 from areca.study.progress import FamilyProgress
 
 # A ladder's FLOPs for `minutes` are (minutes - OVERHEAD) x FLOPS_PER_MINUTE, what two cores of a 2023 server did with
 # it (docs/log.md): a choice of size, never a measurement of this machine.
 OVERHEAD_MINUTES = 1.5
-FLOPS_PER_MINUTE = 3.4e12
-RUNGS = (1.0, 2.8, 8.0)  # budgets, relative to the smallest
-STRETCH = 4.5  # the planned run's budget over the largest rung
+FLOPS_PER_MINUTE = 4.6e12
+RUNGS = (1.0, 2.5, 6.25)  # budgets, relative to the smallest
+STRETCH = 4.2  # the planned run's budget over the largest rung
 SIZES = 5
+EPOCHS = 4.0  # repeated up to four times, tokens are nearly worth new ones (Muennighoff et al. 2023)
 PROMPTS = ("", "The function returns", "Hi! How are you", "Parameters\n----------\n")
 
 
@@ -38,7 +40,7 @@ class Settings:
 
     minutes: float = 10.0
     seed: int = 0
-    sources: tuple[str, ...] = ("docs", "chitchat")
+    sources: tuple[str, ...] = ("docs:0.25", "chitchat:0.75")
     vocab_size: int = 1024
     context: int = recipe.CONTEXT
     verify_threads: int = 0  # 0: one for each core
@@ -66,8 +68,17 @@ def quickstart(out: Path | str, settings: Settings, say: Callable[[str], None]) 
     with clock("text and tokenizer"):
         store = _store(out / "store", settings, say)
     ladder = plan_ladder(
-        out / "ladder", out / "store", budgets, sizes=SIZES, context=settings.context, seed=settings.seed
+        out / "ladder",
+        out / "store",
+        budgets,
+        sizes=SIZES,
+        context=settings.context,
+        seed=settings.seed,
+        epochs=EPOCHS,
     )
+    most = max(max(passes(TokenStore.open(out / "store"), j.config).values()) for j in ladder.jobs)
+    if most > 1:
+        say(f"ladder: some runs read a corpus {most:.1f} times; the law counts repeated tokens as new ones")
     say(
         f"ladder: {len(ladder.jobs)} runs at {', '.join(f'{b:.2g}' for b in budgets)} exact FLOPs "
         f"on {sum(c['train_tokens'] for c in store['corpora']):,} tokens"
@@ -171,16 +182,19 @@ def _law(out: Path, settings: Settings) -> Any:
 
 
 def _plan(out: Path, law: Any, settings: Settings, budget: float) -> dict[str, Any]:
-    from areca.files import write_json
     from areca.plan.plan import plan_run
-    from areca.study.ladder import WIDTHS
 
     path = out / "plan.json"
     if not path.exists():
         vocabulary = read_json(out / "store" / "store.json")["vocab_size"]
         shapes = [recipe.shape(vocabulary, width) for width in WIDTHS]
-        batch = recipe.batch_sequences(budget)
-        plan = plan_run(law, budget, shapes, context=settings.context, batch=batch)
+        plan = plan_run(
+            law,
+            budget,
+            shapes,
+            context=settings.context,
+            batch=lambda shape: recipe.batch_sequences(shape, budget, settings.context),
+        )
         write_json(path, plan.to_dict())
     return read_json(path)
 

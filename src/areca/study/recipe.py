@@ -4,7 +4,7 @@ A law is only as good as its worst-tuned rung, so these are functions of the run
 measurements behind them are in docs/log.md.
 """
 
-from dataclasses import replace
+import math
 
 from areca.config import (
     BatchConfig,
@@ -19,7 +19,7 @@ from areca.config import (
 from areca.model.counts import exact_flops_per_token
 from areca.plan.shapes import depth_for, heads_for
 
-CONTEXT = 128
+CONTEXT = 64
 SAVES = 4  # checkpoints of a run, at equal distances
 
 
@@ -32,7 +32,7 @@ def shape(vocab_size: int, width: int) -> ModelConfig:
 def run_config(model: ModelConfig, store: str, flops: float, *, seed: int, threads: int, context: int) -> RunConfig:
     """The run that spends `flops` (exact) on `model`: its decay ends at its own last token."""
     per_token = exact_flops_per_token(model, context)
-    batch = batch_sequences(flops)
+    batch = batch_sequences(model, flops, context)
     step_tokens = batch * context
     steps = max(1, round(flops / (per_token * step_tokens)))
     tokens = steps * step_tokens
@@ -43,21 +43,23 @@ def run_config(model: ModelConfig, store: str, flops: float, *, seed: int, threa
         optimizer=OptimizerConfig(learning_rate=learning_rate(steps), weight_decay=0.0),
         schedule=ScheduleConfig(name="cosine", warmup_tokens=round(0.1 * tokens), final_fraction=0.1),
         batch=BatchConfig(((0, batch),)),
-        evaluation=EvalConfig(max_tokens=131_072, batch=32),
+        evaluation=EvalConfig(max_tokens=131_072, batch=64),
         checkpoint=CheckpointConfig(every_steps=max(1, -(-steps // SAVES)), keep_last=1),
         seed=seed,
         threads=threads,
     )
 
 
-def batch_sequences(flops: float) -> int:
-    """Sequences a step: few, since at this scale every doubling costs about 0.5% of loss at the same tokens."""
-    return 4 if flops < 1e13 else 8
+def batch_sequences(model: ModelConfig, flops: float, context: int) -> int:
+    """Sequences a step of the run that spends `flops` on `model`."""
+    return max(2, round(batch_tokens(flops / exact_flops_per_token(model, context)) / context))
+
+
+def batch_tokens(tokens: float) -> float:
+    """Tokens a step: 1024 for a run of 1.3M tokens, growing with the square root of the run's length."""
+    return 1024 * math.sqrt(tokens / 1.34e6)
 
 
 def learning_rate(steps: int) -> float:
-    """The peak rate, relative to each matrix' root mean square: 0.065 for 1200 steps, falling as steps^-0.3."""
-    return round(min(0.1, 0.065 * (1200 / steps) ** 0.3), 4)
-
-
-__all__ = ["CONTEXT", "replace", "run_config", "shape"]
+    """The peak rate, relative to each matrix' root mean square: 0.08 for 1300 steps, falling as steps^-0.35."""
+    return round(min(0.1, 0.08 * (1300 / steps) ** 0.35), 4)

@@ -16,7 +16,7 @@ PEAKS: dict[str, tuple[float, str]] = {
 def peak_flops(device: Any) -> tuple[float | None, str]:
     """Peak FLOP/s of one device and where the number is from; (None, "unknown ...") for hardware not in the table.
 
-    On a CPU it is measured: the best of some float32 multiplications of 1024 x 1024 matrices in this process, with
+    On a CPU it is measured: the best of some float32 multiplications of 768 x 768 matrices in this process, with
     its threads. A measurement varies a little from run to run, so MFU on a CPU does too.
     """
     if device.platform != "cpu":
@@ -25,11 +25,11 @@ def peak_flops(device: Any) -> tuple[float | None, str]:
     import jax
     import jax.numpy as jnp
 
-    n = 1024
+    n = 768
     multiply = jax.jit(lambda a: a @ a).lower(jax.ShapeDtypeStruct((n, n), jnp.float32)).compile()
     a = jnp.full((n, n), 1.0 / n, jnp.float32)
     best = float("inf")
-    for _ in range(6):
+    for _ in range(20):
         start = time.perf_counter()
         multiply(a).block_until_ready()
         best = min(best, time.perf_counter() - start)

@@ -1,5 +1,6 @@
 """Held-out loss, weighted by tokens: the same tokens and the same number whatever the training batch."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -16,14 +17,21 @@ from areca.model import decoder
 class Evaluator:
     """Held-out cross-entropy of a run's model. Compiles once; `compile_seconds` is apart."""
 
-    def __init__(self, config: RunConfig, store: TokenStore, params: decoder.Decoder) -> None:
-        self.config, self.store = config, store
+    def __init__(
+        self,
+        config: RunConfig,
+        store: TokenStore,
+        params: decoder.Decoder,
+        mixture: Mapping[str, float] | None = None,
+    ) -> None:
+        """`mixture` has the shares that training was told to mix corpora in; None where each weighs its size."""
+        self.config, self.store, self.mixture = config, store, mixture
         self.corpora = [c.name for c in store.corpora if c.heldout_tokens > 1]
         total = sum(c.heldout_tokens for c in store.corpora)
         limit = config.evaluation.max_tokens
         # Each corpus gives its share of the tokens that are read, so the overall mean is that of the whole text.
         self.limits = {
-            c.name: None if not limit or limit >= total else max(1, round(limit * c.heldout_tokens / total))
+            c.name: 0 if not limit or limit >= total else max(1, round(limit * c.heldout_tokens / total))
             for c in store.corpora
         }
 
@@ -37,7 +45,11 @@ class Evaluator:
         self._sums = jax.jit(sums).lower(params, tokens, weight).compile()
 
     def __call__(self, params: decoder.Decoder) -> dict[str, Any]:
-        """`{"loss", "by_corpus", "tokens"}`: nats a token over all held-out text and over each corpus."""
+        """`{"loss", "by_corpus", "tokens"}`: nats a token, over all and over each corpus.
+
+        Over all means: of every held-out token alike, or with a mixture, each corpus' mean by its share, so that the
+        number is the loss on text of the kind that was trained on.
+        """
         totals: dict[str, np.ndarray] = {}
         for name in self.corpora:
             total = np.zeros(2)
@@ -46,8 +58,9 @@ class Evaluator:
                 total += np.asarray(self._sums(params, tokens, weight), np.float64)
             totals[name] = total
         loss_sum, tokens = np.sum(list(totals.values()), axis=0)
-        return {
-            "loss": float(loss_sum / tokens),
-            "by_corpus": {name: float(t[0] / t[1]) for name, t in totals.items()},
-            "tokens": int(tokens),
-        }
+        by_corpus = {name: float(t[0] / t[1]) for name, t in totals.items()}
+        loss = float(loss_sum / tokens)
+        if self.mixture:
+            shares = {name: share for name, share in self.mixture.items() if name in by_corpus}
+            loss = sum(share * by_corpus[name] for name, share in shares.items()) / sum(shares.values())
+        return {"loss": loss, "by_corpus": by_corpus, "tokens": int(tokens)}

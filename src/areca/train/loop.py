@@ -235,7 +235,7 @@ class _Run:
         abstract = jax.eval_shape(lambda: step.init_state(c.model, c.optimizer, c.seed))
         sizes = sorted({p.batch for p in self.plan})
         self.programs = {b: step.compile_step(c.model, c.optimizer, abstract, b, c.data.context) for b in sizes}
-        self.evaluate = Evaluator(c, self.store, abstract.params)
+        self.evaluate = Evaluator(c, self.store, abstract.params, self.batches.order.mixture)
         if entry is None:
             self.state = jax.jit(lambda: step.init_state(c.model, c.optimizer, c.seed))()
         else:
