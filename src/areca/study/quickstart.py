@@ -41,7 +41,7 @@ class Settings:
     minutes: float = 10.0
     seed: int = 0
     sources: tuple[str, ...] = ("docs:0.25", "chitchat:0.75")
-    vocab_size: int = 1024
+    vocab_size: int = 512
     context: int = recipe.CONTEXT
     verify_threads: int = 0  # 0: one for each core
 

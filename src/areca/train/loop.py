@@ -11,19 +11,18 @@ import hashlib
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from areca import runtime
-from areca.config import RunConfig, differences, to_dict
+from areca.config import RunConfig
 from areca.data.batches import Batches
 from areca.data.store import TokenStore
-from areca.errors import CheckpointError, ConfigError, DataError, Interrupted, TrainingError
-from areca.files import read_json, write_json
+from areca.errors import Interrupted, TrainingError
+from areca.files import write_json
 from areca.model.counts import (
-    attention_flops_per_token,
     count_params,
     exact_flops_per_token,
     model_flops_utilisation,
@@ -31,10 +30,11 @@ from areca.model.counts import (
 )
 from areca.train import schedules
 from areca.train.checkpoint import Checkpoints
-from areca.train.record import RunRecord, read_metrics, read_run_json, unstarted
+from areca.train.identity import Resume, check, identify, look
+from areca.train.record import RunRecord, read_metrics
+from areca.train.signals import Stop, stop_requests
 
 RUN_AHEAD = 8  # steps enqueued before their metrics are read (more than 32 with a collective hang XLA on the CPU)
-Resume = Literal["never", "must", "auto"]
 
 
 @dataclass(frozen=True)
@@ -86,103 +86,22 @@ def train(
     threads = runtime.prepare(config.threads)
     config = replace(config, model=config.model.resolved(), threads=threads)
     store = TokenStore.open(config.data.store)
-    _check(config, store)
-    identity = _identity(config, store, threads, labels or {})
-    done = _look(run_dir, identity, resume, say)
+    check(config, store)
+    identity = identify(config, store, threads, labels or {})
+    done = look(run_dir, identity, resume, say)
     if done is not None and from_step is None:
         return done
     plan = list(schedules.steps(config.batch, config.tokens, config.data.context))
     batches = Batches(store, config.data)
     batches.get(0, max(p.batch for p in plan))  # a corpus smaller than one batch is refused before anything is written
-    with RunRecord(run_dir) as record, _Run(config, store, batches, plan, run_dir, record, identity) as run:
+    with (
+        stop_requests() as stop,
+        RunRecord(run_dir) as record,
+        _Run(config, store, batches, plan, run_dir, record, identity) as run,
+    ):
         run.begin(from_step, say)
-        with _signals() as stop:
-            run.loop(stop, listener)
+        run.loop(stop, listener)
         return run.finish(labels or {})
-
-
-def _check(config: RunConfig, store: TokenStore) -> None:
-    """Raises ConfigError or DataError for settings that would stop the run later, when something is written."""
-    from areca.train.optimizer import make_optimizer
-
-    if config.data.context < 1:
-        raise ConfigError(f"data.context is {config.data.context}; it must be at least 1.")
-    schedules.check(config.schedule, config.batch, config.tokens, config.data.context)
-    make_optimizer(config.optimizer, None)
-    least = {"evaluation.batch": 1, "evaluation.every_tokens": 0, "evaluation.max_tokens": 0}
-    least |= {"checkpoint.every_steps": 0, "checkpoint.keep_last": 1, "checkpoint.keep_every_steps": 0}
-    for name, smallest in least.items():
-        room, setting = name.split(".")
-        if (value := getattr(getattr(config, room), setting)) < smallest:
-            raise ConfigError(f"{name} is {value}; it must be at least {smallest}.")
-    if store.vocab_size > config.model.vocab_size:
-        raise ConfigError(
-            f"model.vocab_size is {config.model.vocab_size} but the tokenizer of {store.path} has {store.vocab_size} "
-            "tokens; set the model's to at least that."
-        )
-    if not any(c.heldout_tokens > 1 for c in store.corpora):
-        raise DataError(
-            f"{store.path} has no held-out text to evaluate on; build it with more documents or a larger --heldout."
-        )
-
-
-def _identity(config: RunConfig, store: TokenStore, threads: int, labels: dict[str, Any]) -> dict[str, Any]:
-    """run.json: all that the numbers depend on."""
-    n = count_params(config.model)
-    settings = to_dict(config)
-    return {
-        "config": settings,
-        "fingerprint": config.fingerprint(),
-        "store": {
-            "path": str(store.path),
-            "fingerprint": store.fingerprint,
-            "tokenizer_sha256": store.tokenizer_sha256,
-            "corpora": [c.name for c in store.corpora],
-        },
-        "versions": runtime.versions(),
-        "topology": runtime.topology(threads),
-        "counts": {
-            "n_params": n.non_embedding,
-            "n_params_total": n.total,
-            "exact_flops_per_token": exact_flops_per_token(config.model, config.data.context),
-            "attention_flops_per_token": attention_flops_per_token(config.model, config.data.context),
-        },
-        "labels": labels,
-    }
-
-
-def _look(run_dir: Path, identity: dict[str, Any], resume: Resume, say: Say) -> dict[str, Any] | None:
-    """Compares the directory with what is asked; the result if the run is finished, None to start or go on."""
-    if not (run_dir / "run.json").exists():
-        killed = (run_dir / ".lock").exists()
-        if resume == "must" and not killed:
-            raise CheckpointError(f"{run_dir} holds no run to resume; leave out --resume to start one there.")
-        if not unstarted(run_dir):
-            raise ConfigError(f"{run_dir} is not empty and holds no run; choose another --out.")
-        if resume != "never":
-            say(f"{run_dir} holds no run yet{' (one was stopped before it began)' if killed else ''}: starting one.")
-        return None
-    if resume == "never":
-        raise CheckpointError(f"{run_dir} holds a run already; go on with --resume or choose another --out.")
-    old = read_run_json(run_dir)
-    # Where the store lies doesn't matter, what it holds does.
-    for one in (old, identity):
-        one["config"]["data"]["store"] = one["store"]["path"]
-    changed = [d for d in differences(old["config"], identity["config"]) if not d.startswith("data.store:")]
-    if changed:
-        raise CheckpointError(
-            f"{run_dir} was trained with another configuration ({'; '.join(changed[:6])}"
-            f"{'; ...' if len(changed) > 6 else ''}); resume with the same one or choose another --out."
-        )
-    if old["store"]["fingerprint"] != identity["store"]["fingerprint"]:
-        raise CheckpointError(
-            f"{run_dir} was trained on a token store with other contents ({old['store']['fingerprint'][:12]}) than "
-            f"{identity['store']['path']} ({identity['store']['fingerprint'][:12]}); resume with the store it had."
-        )
-    moved = [f"{what} {d}" for what in ("versions", "topology") for d in differences(old[what], identity[what])]
-    if moved:
-        say(f"{run_dir} is resumed in another environment, so from here its bits may differ: {'; '.join(moved)}.")
-    return read_json(run_dir / "result.json") if (run_dir / "result.json").exists() else None
 
 
 class _Run:
@@ -224,8 +143,11 @@ class _Run:
         if not (self.run_dir / "run.json").exists():
             self.record.write_run_json(self.identity)
         entry = self.checkpoints.latest() if from_step is None else self.checkpoints.entry(from_step)
+        if entry is not None:
+            self.checkpoints.verify(entry)  # before the compilation, so that damage is said at once
+        if self.checkpoints.missing:
+            say(f"{self.run_dir} has lost the checkpoints of steps {', '.join(map(str, self.checkpoints.missing))}.")
         if from_step is not None:
-            self.checkpoints.verify(from_step)
             (self.run_dir / "result.json").unlink(missing_ok=True)
             self.checkpoints.rewind(from_step)
         resumed = bool(read_metrics(self.run_dir)) or entry is not None
@@ -251,12 +173,14 @@ class _Run:
             what = "its checkpoint" if entry is not None else "the start (it has no checkpoint yet)"
             say(f"{self.run_dir} goes on from {what} at step {self.step} of {len(self.plan)}.")
 
-    def loop(self, stop: "_Stop", listener: Listener | None) -> None:
+    def loop(self, stop: Stop, listener: Listener | None) -> None:
         """Takes the remaining steps."""
         import numpy as np
 
         c = self.config
         todo = self.plan[self.step :]
+        if stop.signal and todo:
+            self._stop(stop.signal)
         with contextlib.closing(self.batches.iterate((p.first_example, p.batch) for p in todo)) as data:
             self.last_read = time.perf_counter()
             for p, tokens in zip(todo, data, strict=True):
@@ -380,12 +304,13 @@ class _Run:
 
     def _stop(self, number: int) -> None:
         self.checkpoints.wait()  # the save in progress may be of this very step
-        self._save()
-        self.checkpoints.wait()
+        if self.step:
+            self._save()
+            self.checkpoints.wait()
         self.record.append_event("interrupt", step=self.step, signal=signal.Signals(number).name)
         raise Interrupted(
-            f"stopped by {signal.Signals(number).name} at step {self.step} of {len(self.plan)}, which is saved; "
-            "go on with --resume."
+            f"stopped by {signal.Signals(number).name} at step {self.step} of {len(self.plan)}"
+            f"{', which is saved' if self.step else ', before the first'}; go on with --resume."
         )
 
     def _mfu(self, tokens_per_second: float) -> float | None:
@@ -421,32 +346,6 @@ def parameters_sha256(params: Any) -> str:
         digest.update(f"{jax.tree_util.keystr(path)} {value.shape} {value.dtype}\n".encode())
         digest.update(np.ascontiguousarray(value).tobytes())
     return digest.hexdigest()
-
-
-class _Stop:
-    signal: int = 0
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[_Stop]:
-    """Turns the first SIGINT or SIGTERM into a request to save and stop; the second acts as usual."""
-    stop, old = _Stop(), {}
-
-    def request(number: int, _: Any) -> None:
-        stop.signal = number
-        signal.signal(number, old[number])
-
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            old[number] = signal.getsignal(number)
-            signal.signal(number, request)
-    except ValueError:  # not the main thread: whoever owns the process handles signals
-        old = {}
-    try:
-        yield stop
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
 
 
 __all__ = ["Listener", "Progress", "Resume", "parameters_sha256", "train"]

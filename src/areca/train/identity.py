@@ -1,0 +1,100 @@
+"""What a run is: its identity as run.json records it, whether settings can be used, and what a directory holds."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from areca import runtime
+from areca.config import RunConfig, differences, to_dict
+from areca.data.store import TokenStore
+from areca.errors import CheckpointError, ConfigError, DataError
+from areca.files import read_json
+from areca.model.counts import attention_flops_per_token, count_params, exact_flops_per_token
+from areca.train import schedules
+from areca.train.record import read_run_json, unstarted
+
+Resume = Literal["never", "must", "auto"]
+
+
+def check(config: RunConfig, store: TokenStore) -> None:
+    """Raises ConfigError or DataError for settings that would stop the run later, when something is written."""
+    from areca.train.optimizer import make_optimizer
+
+    if config.data.context < 1:
+        raise ConfigError(f"data.context is {config.data.context}; it must be at least 1.")
+    schedules.check(config.schedule, config.batch, config.tokens, config.data.context)
+    make_optimizer(config.optimizer, None)
+    least = {"evaluation.batch": 1, "evaluation.every_tokens": 0, "evaluation.max_tokens": 0}
+    least |= {"checkpoint.every_steps": 0, "checkpoint.keep_last": 1, "checkpoint.keep_every_steps": 0}
+    for name, smallest in least.items():
+        room, setting = name.split(".")
+        if (value := getattr(getattr(config, room), setting)) < smallest:
+            raise ConfigError(f"{name} is {value}; it must be at least {smallest}.")
+    if store.vocab_size > config.model.vocab_size:
+        raise ConfigError(
+            f"model.vocab_size is {config.model.vocab_size} but the tokenizer of {store.path} has {store.vocab_size} "
+            "tokens; set the model's to at least that."
+        )
+    if not any(c.heldout_tokens > 1 for c in store.corpora):
+        raise DataError(
+            f"{store.path} has no held-out text to evaluate on; build it with more documents or a larger --heldout."
+        )
+
+
+def identify(config: RunConfig, store: TokenStore, threads: int, labels: dict[str, Any]) -> dict[str, Any]:
+    """run.json: all that the numbers depend on."""
+    n = count_params(config.model)
+    settings = to_dict(config)
+    return {
+        "config": settings,
+        "fingerprint": config.fingerprint(),
+        "store": {
+            "path": str(store.path.absolute()),
+            "fingerprint": store.fingerprint,
+            "tokenizer_sha256": store.tokenizer_sha256,
+            "corpora": [c.name for c in store.corpora],
+        },
+        "versions": runtime.versions(),
+        "topology": runtime.topology(threads),
+        "counts": {
+            "n_params": n.non_embedding,
+            "n_params_total": n.total,
+            "exact_flops_per_token": exact_flops_per_token(config.model, config.data.context),
+            "attention_flops_per_token": attention_flops_per_token(config.model, config.data.context),
+        },
+        "labels": labels,
+    }
+
+
+def look(run_dir: Path, wanted: dict[str, Any], resume: Resume, say: Callable[[str], None]) -> dict[str, Any] | None:
+    """Compares the directory with what is asked; the result if the run is finished, None to start or go on."""
+    if not (run_dir / "run.json").exists():
+        killed = (run_dir / ".lock").exists()
+        if resume == "must" and not killed:
+            raise CheckpointError(f"{run_dir} holds no run to resume; leave out --resume to start one there.")
+        if not unstarted(run_dir):
+            raise ConfigError(f"{run_dir} is not empty and holds no run; choose another --out.")
+        if resume != "never":
+            say(f"{run_dir} holds no run yet{' (one was stopped before it began)' if killed else ''}: starting one.")
+        return None
+    if resume == "never":
+        raise CheckpointError(f"{run_dir} holds a run already; go on with --resume or choose another --out.")
+    old = read_run_json(run_dir)
+    # Where the store lies doesn't matter, what it holds does.
+    for one in (old, wanted):
+        one["config"]["data"]["store"] = one["store"]["path"]
+    changed = [d for d in differences(old["config"], wanted["config"]) if not d.startswith("data.store:")]
+    if changed:
+        raise CheckpointError(
+            f"{run_dir} was trained with another configuration ({'; '.join(changed[:6])}"
+            f"{'; ...' if len(changed) > 6 else ''}); resume with the same one or choose another --out."
+        )
+    if old["store"]["fingerprint"] != wanted["store"]["fingerprint"]:
+        raise CheckpointError(
+            f"{run_dir} was trained on a token store with other contents ({old['store']['fingerprint'][:12]}) than "
+            f"{wanted['store']['path']} ({wanted['store']['fingerprint'][:12]}); resume with the store it had."
+        )
+    moved = [f"{what} {d}" for what in ("versions", "topology") for d in differences(old[what], wanted[what])]
+    if moved:
+        say(f"{run_dir} is resumed in another environment, so from here its bits may differ: {'; '.join(moved)}.")
+    return read_json(run_dir / "result.json") if (run_dir / "result.json").exists() else None
