@@ -63,8 +63,8 @@ def test_a_ladder_larger_than_the_text_is_refused_with_the_run_that_is(store, tm
 
 
 def test_learning_rate_falls_with_the_steps_of_a_run():
-    assert recipe.learning_rate(100) == 0.1
-    assert recipe.learning_rate(1300) == pytest.approx(0.08)
+    assert recipe.learning_rate(100) == 0.07
+    assert recipe.learning_rate(1300) == pytest.approx(0.056)
     assert recipe.learning_rate(5000) < recipe.learning_rate(2000)
 
 

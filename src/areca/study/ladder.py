@@ -24,7 +24,7 @@ from areca.study.pool import Heard, Job, run_jobs
 # The valleys of the default corpus lie near N = OPTIMUM (C / 1e12)^EXPONENT (docs/log.md); sizes are laid around it.
 OPTIMUM, EXPONENT = 95_000, 0.55
 SPREAD = 3.5  # the smallest and the largest size of a budget, as factors below and above
-WIDTHS = (*range(16, 64, 8), *range(64, 1025, 16))
+WIDTHS = (*range(16, 128, 8), *range(128, 1025, 16))
 
 
 @dataclass(frozen=True)
