@@ -1,0 +1,75 @@
+"""The quickstart end to end on a tiny text: every stage real but the law, which is fitted to a known truth."""
+
+import json
+
+import numpy as np
+import pytest
+
+from areca.errors import ConfigError
+from areca.files import read_json
+from areca.laws import Observations, fit_laws
+from areca.study import quickstart as module
+from areca.study.quickstart import Settings, quickstart
+from tiny import text
+
+
+@pytest.fixture
+def small(monkeypatch, tmp_path):
+    """Settings whose ladder takes seconds, on text of the test's own."""
+    for i in range(60):
+        (tmp_path / "texts").mkdir(exist_ok=True)
+        (tmp_path / "texts" / f"{i:02}.txt").write_text(text(i, lines=60))
+    monkeypatch.setattr(module, "FLOPS_PER_MINUTE", 1.2e10)
+    monkeypatch.setattr(module, "SIZES", 2)
+    monkeypatch.setattr(module, "EPOCHS", 100.0)
+    return Settings(minutes=2.0, sources=(f"texts={tmp_path / 'texts'}",), vocab_size=300, context=16)
+
+
+def _known_law(path, budgets):
+    """law.json of L = 1.5 + 8 / N^0.4 + 60 / D^0.4 with 0.3% noise, observed around the test's budgets."""
+    rng = np.random.default_rng(0)
+    n = np.tile(np.geomspace(5e3, 2e5, 6), 3)
+    c = np.repeat(budgets, 6)
+    d = c / (6 * n)
+    loss = (1.5 + 8 / n**0.4 + 60 / d**0.4) * np.exp(0.003 * rng.standard_normal(18))
+    fit_laws(Observations(n, d, c, loss, budget=c), samples=200).save(path)
+
+
+@pytest.mark.slow
+def test_the_whole_story_and_the_same_command_again(small, tmp_path):
+    out = tmp_path / "out"
+    budgets = small.budgets()
+    clock = module._open(out, small)
+    clock.write()
+    _known_law(out / "law.json", budgets)
+    lines: list[str] = []
+    summary = quickstart(out, small, lines.append)
+
+    report, result, plan = (read_json(out / p) for p in ("report.json", "verify/result.json", "plan.json"))
+    assert summary == report
+    assert report["achieved_loss"] == result["loss"]
+    assert report["predicted_loss"] == pytest.approx(plan["predicted_loss"])
+    low, high = report["predicted_interval_90"]
+    assert low < report["predicted_loss"] < high
+    assert report["relative_error"] == pytest.approx(plan["predicted_loss"] / result["loss"] - 1)
+    assert result["flops_exact"] == pytest.approx(module.STRETCH * budgets[-1], rel=0.05)
+    best = min(read_json(p)["loss"] for p in (out / "ladder").rglob("result.json"))
+    assert result["n_tokens"] == pytest.approx(plan["best"]["n_tokens"], rel=0.05)
+    assert best > 0
+    assert len(json.loads((out / "samples.json").read_text())) == len(module.PROMPTS)
+    assert (out / "report.html").stat().st_size > 1_000_000
+    assert any("inside" in line or "OUTSIDE" in line for line in lines)
+
+    made = {p: p.stat().st_mtime_ns for p in out.rglob("result.json")}
+    assert quickstart(out, small, lines.append)["achieved_loss"] == report["achieved_loss"]
+    assert made == {p: p.stat().st_mtime_ns for p in out.rglob("result.json")}
+
+
+def test_other_settings_in_the_same_directory_are_refused_with_what_differs(small, tmp_path):
+    module._open(tmp_path / "out", small)
+    with pytest.raises(ConfigError, match="seed: 0 -> 5"):
+        module._open(tmp_path / "out", module.replace(small, seed=5))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="not empty"):
+        module._open(tmp_path / "full", small)
