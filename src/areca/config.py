@@ -166,6 +166,12 @@ def load(path: str | Path) -> RunConfig:
     return from_dict(values, RunConfig, path.name)
 
 
+def check_seed(seed: int, name: str = "seed") -> None:
+    """Raises ConfigError unless the seed is a whole number of 32 bits, which every generator here takes."""
+    if not 0 <= seed < 2**32:
+        raise ConfigError(f"{name} is {seed}; it must be a whole number from 0 to {2**32 - 1}.")
+
+
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
     """`["model.d_model: 64 -> 96", ...]`: what changed between two configurations as dictionaries."""
     found: list[str] = []
@@ -180,5 +186,5 @@ def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> l
 
 __all__ = [
     "BatchConfig", "CheckpointConfig", "DataConfig", "EvalConfig", "ModelConfig", "OptimizerConfig", "RunConfig",
-    "ScheduleConfig", "differences", "from_dict", "load", "replace", "to_dict",
+    "ScheduleConfig", "check_seed", "differences", "from_dict", "load", "replace", "to_dict",
 ]  # fmt: skip

@@ -25,8 +25,8 @@ def prepare(threads: int = 0, *, cache: bool = True) -> int:
     """
     global _prepared
     threads = threads or available_cores()
-    if threads < 0:
-        raise ConfigError(f"threads is {threads}; give a positive number, or 0 for one for each core.")
+    if not 0 <= threads <= 1024:
+        raise ConfigError(f"threads is {threads}; give a number up to 1024, or 0 for one for each core.")
     if _prepared is not None:
         if _prepared != threads:
             raise ConfigError(

@@ -3,7 +3,7 @@ import pytest
 from truth import Truth
 
 from areca.errors import ConfigError, FitError
-from areca.laws import bootstrap, fit_parametric, predict_interval
+from areca.laws import Observations, bootstrap, fit_parametric, predict_interval
 from areca.laws import bootstrap as bootstrap_function  # noqa: F401  (the name is also the module's)
 
 TRUTH = Truth(A=60.0, B=900.0, E=2.0, alpha=0.38, beta=0.45)
@@ -108,3 +108,14 @@ def test_levels_and_sample_counts_that_make_no_sense():
         bootstrap(o, fit, samples=3)
     with pytest.raises(ConfigError, match=r"level is 90"):
         predict_interval(fit, bootstrap(o, fit, samples=20), 1e5, 1e6, level=90)
+
+
+def test_rows_that_are_the_law_itself_have_intervals_without_width():
+    n, d = (v.ravel() for v in np.meshgrid([1e6, 3e6, 1e7, 3e7], [1e8, 1e9, 1e10]))
+    rows = Observations(n, d, 6 * n * d, 1.7 + 400 / n**0.34 + 410 / d**0.28)
+    fit = fit_parametric(rows)
+    samples = bootstrap(rows, fit, samples=50)
+    assert (fit.E, fit.alpha, fit.beta) == pytest.approx((1.7, 0.34, 0.28), rel=1e-3)
+    low, high = predict_interval(fit, samples, 1e9, 1e11)
+    assert low == pytest.approx(1.7 + 400 / 1e9**0.34 + 410 / 1e11**0.28, rel=1e-3)
+    assert high == pytest.approx(low, rel=1e-4)

@@ -8,6 +8,7 @@ import pytest
 from areca.errors import ConfigError
 from areca.files import read_json
 from areca.laws import Observations, fit_laws
+from areca.runtime import available_cores
 from areca.study import quickstart as module
 from areca.study.quickstart import Settings, quickstart
 from tiny import text
@@ -22,7 +23,9 @@ def small(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "FLOPS_PER_MINUTE", 1.2e10)
     monkeypatch.setattr(module, "SIZES", 2)
     monkeypatch.setattr(module, "EPOCHS", 100.0)
-    return Settings(minutes=2.0, sources=(f"texts={tmp_path / 'texts'}",), vocab_size=300, context=16)
+    monkeypatch.setattr(module, "PROMPTS", ("", "areca"))
+    texts = (f"texts={tmp_path / 'texts'}",)
+    return Settings(minutes=2.0, sources=texts, vocab_size=300, context=16, verify_threads=available_cores())
 
 
 def _known_law(path, budgets):
@@ -46,7 +49,7 @@ def test_the_whole_story_and_the_same_command_again(small, tmp_path):
     summary = quickstart(out, small, lines.append)
 
     report, result, plan = (read_json(out / p) for p in ("report.json", "verify/result.json", "plan.json"))
-    assert summary == report
+    assert json.loads(json.dumps(summary)) == report
     assert report["achieved_loss"] == result["loss"]
     assert report["predicted_loss"] == pytest.approx(plan["predicted_loss"])
     low, high = report["predicted_interval_90"]

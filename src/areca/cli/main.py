@@ -26,6 +26,10 @@ VERBS: dict[str, str] = {
 }
 
 
+# What is wrong with a path that a user gave: a file where a directory must be, and the like.
+NAMING = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOENT, errno.ENOTEMPTY}
+
+
 def main(argv: list[str] | None = None) -> int:
     """Runs one verb and returns the exit code: 0, 2 for a user's mistake, 130 when interrupted."""
     argv = list(sys.argv[1:] if argv is None else argv)
@@ -50,6 +54,11 @@ def main(argv: list[str] | None = None) -> int:
             return 2
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM) and error.filename:
             print(f"areca {verb}: no permission to use {error.filename} ({error.strerror}).", file=sys.stderr)
+            return 2
+        if error.filename and error.errno in NAMING:
+            print(
+                f"areca {verb}: {error.filename} can't be used ({error.strerror}); give another path.", file=sys.stderr
+            )
             return 2
         raise
 

@@ -46,14 +46,19 @@ def plan(
         store: the token store the configuration trains on.
         json: print the plan as JSON.
     """
+    from pathlib import Path
+
     from areca.cli.options import print_json
     from areca.config import to_dict
+    from areca.errors import ConfigError
     from areca.files import write_json
     from areca.plan.template import make_plan, run_config
 
     result, template = make_plan(law, flops, vocab_size=vocab_size, context=context, batch=batch, level=level)
     written = []
     if config_out:
+        if store and not (Path(store) / "store.json").is_file():
+            raise ConfigError(f"--store {store} is not a token store; build it with `areca corpus build`.")
         config, notes = run_config(result, template, store)
         result.warnings.extend(notes)
         write_json(config_out, to_dict(config))

@@ -23,6 +23,7 @@ from areca.laws.solver import N_PARAMETERS, predict_log_loss
 Method = Literal["auto", "parametric", "residual", "pairs"]
 PAIRS_FROM_ROWS = 60
 MAX_FAILED = 0.1
+EXACT = 1e-6  # scatter of ln L below which the rows are the law itself (made, not measured): nothing to resample
 KEPT = 400  # samples written to law.json
 
 
@@ -73,6 +74,8 @@ def bootstrap(
         raise ConfigError(f"the bootstrap has {samples} samples; an interval needs at least 20.")
     if method == "auto":
         method = "pairs" if len(observations) >= PAIRS_FROM_ROWS else "parametric"
+    if fit.sigma < EXACT:
+        return Bootstrap(np.repeat(fit.theta[None, :], samples, axis=0), np.full(samples, fit.sigma), "exact", 0)
     n, freedom = len(observations), fit.degrees_of_freedom
     problem = Problem.of(observations, fit.objective, fit.delta)
     centre = problem.centre(fit.theta[None, :])

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from areca.config import check_seed
 from areca.errors import DataError
 from areca.files import read_json, write_json
 from areca.laws.bootstrap import KEPT, Bootstrap, bootstrap, predict_interval
@@ -126,6 +127,7 @@ def fit_laws(
     level: float = LEVEL,
 ) -> LawReport:
     """Fits L(N, D) with its bootstrap, the isoFLOP valleys and L(C). FitError when L(N, D) can't be had."""
+    check_seed(seed)
     observations = observations.drop_highest(drop_highest)
     fit = fit_parametric(observations, objective=objective, delta=delta)
     drawn = bootstrap(observations, fit, samples=samples, seed=seed)

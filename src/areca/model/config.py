@@ -31,6 +31,9 @@ class ModelConfig:
         for name in ("head_dim", "d_ff"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; leave it 0 for PaLM's rule or give a width.")
+        for name in ("rope_theta", "norm_epsilon"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be a positive number.")
         if not self.head_dim and self.d_model % self.n_heads:
             raise ConfigError(
                 f"d_model {self.d_model} is not divisible by n_heads {self.n_heads}; "

@@ -78,7 +78,7 @@ def plan_run(
     down to whole steps. ConfigError when
     the budget does not pay for one step of the smallest shape.
     """
-    if not (budget_flops > 0 and budget_flops < float("inf")):
+    if not 0 < budget_flops < 1e40:
         raise ConfigError(f"the budget is {budget_flops} FLOPs; it must be a positive number, such as 2e13.")
     batches = [batch(shape) if callable(batch) else batch for shape in shapes]
     if context < 1 or min(batches, default=1) < 1:

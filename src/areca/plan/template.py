@@ -101,9 +101,10 @@ def make_plan(
         raise ConfigError(
             f"the runs behind {path} are not at hand, so the plan needs --vocab-size and --context to count FLOPs."
         )
-    plan = plan_run(
-        report, budget_flops, shapes_for(template, vocab_size), context=context, batch=batch or 1, level=level
-    )
+    batch_given, batch = batch, batch or BatchConfig().ramp[0][1]
+    plan = plan_run(report, budget_flops, shapes_for(template, vocab_size), context=context, batch=batch, level=level)
+    if not batch_given:
+        plan.warnings.append(f"no batch is known, so it is Areca's default of {batch} sequences; give --batch.")
     return replace(plan, cost=cost_at(template, plan.best.flops_exact)), template
 
 

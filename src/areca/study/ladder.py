@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from areca.config import ModelConfig, RunConfig, differences, to_dict
+from areca.config import ModelConfig, RunConfig, check_seed, differences, to_dict
 from areca.data.order import Order
 from areca.data.store import TokenStore
 from areca.errors import ConfigError, DataError
@@ -57,13 +57,18 @@ def plan_ladder(
     `epochs` is how often a run may read the same text; beyond one, repeated tokens count as new ones in the law.
     Raises ConfigError for budgets or sizes that can't be used, DataError when the store has too few tokens.
     """
+    check_seed(seed * 1000 + 999, "1000 x seed + 999")
     budgets = tuple(sorted(float(b) for b in budgets))
-    if not budgets or budgets[0] <= 0:
+    if not budgets or not all(0 < b < 1e30 for b in budgets):
         raise ConfigError(f"budgets are {list(budgets)}; give positive numbers of FLOPs, such as 3e11 1e12 3e12.")
     if len(set(budgets)) < len(budgets):
         raise ConfigError(f"a budget is given twice in {list(budgets)}.")
-    if not shapes and sizes < 1:
-        raise ConfigError(f"sizes is {sizes}; a budget needs at least one (four or more for a law).")
+    if not shapes and not 1 <= sizes <= len(WIDTHS) // 2:
+        raise ConfigError(f"sizes is {sizes}; give 1 to {len(WIDTHS) // 2} (a law needs four or more).")
+    if context < 1:
+        raise ConfigError(f"context is {context}; it must be at least 1 token.")
+    if not epochs > 0:
+        raise ConfigError(f"epochs is {epochs}; it must be a positive number.")
     opened = TokenStore.open(store)
     directory = Path(directory)
     jobs: list[Job] = []
@@ -100,7 +105,7 @@ def shapes_around(vocab_size: int, budget: float, sizes: int) -> list[ModelConfi
 def _enough(store: TokenStore, config: RunConfig, name: str, epochs: float) -> None:
     """Refuses a run that would read some corpus more often than `epochs`."""
     for corpus, times in passes(store, config).items():
-        if times > epochs:
+        if not times <= epochs:
             raise DataError(
                 f"run {name} reads {config.tokens:,} tokens, which is the corpus {corpus} of {store.path} {times:.2g} "
                 f"times over; give a smaller budget, larger sizes, more text, or --epochs {math.ceil(times)}."
@@ -121,10 +126,10 @@ def run_ladder(ladder: Ladder, *, workers: int = 0, on_progress: Heard, on_resul
     record = describe(ladder)
     path = ladder.directory / "ladder.json"
     if path.exists():
-        changed = differences(read_json(path), record)
+        changed = differences(_by_name(read_json(path)), _by_name(record))
         if changed:
             raise ConfigError(
-                f"{ladder.directory} holds another ladder ({changed[0][:200]}); "
+                f"{ladder.directory} holds another ladder ({'; '.join(c[:100] for c in changed[:4])}); "
                 "choose another directory or the same settings."
             )
     else:
@@ -132,6 +137,12 @@ def run_ladder(ladder: Ladder, *, workers: int = 0, on_progress: Heard, on_resul
     threads = ladder.jobs[0].config.threads
     results = run_jobs(ladder.jobs, threads=threads, workers=workers, on_progress=on_progress, on_result=on_result)
     return [results[j.name] for j in ladder.jobs]
+
+
+def _by_name(record: dict[str, Any]) -> dict[str, Any]:
+    """ladder.json for comparing: the names of the runs, and each run's settings under its name if both have it."""
+    runs = {run["name"]: run for run in record["runs"]}
+    return {"budgets_flops": record["budgets_flops"], "runs": sorted(runs), **({} if len(runs) < 1 else runs)}
 
 
 def describe(ladder: Ladder) -> dict[str, Any]:

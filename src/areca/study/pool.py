@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from areca.config import RunConfig, to_dict
-from areca.errors import TrainingError
+from areca.errors import ConfigError, TrainingError
 from areca.runtime import available_cores
 
 
@@ -45,6 +45,8 @@ def run_jobs(
     `workers` 0 means one for each core there is (divided by `threads`). Raises TrainingError with the sentence of the
     first run that fails, after the others in progress have saved; on KeyboardInterrupt they save too.
     """
+    if workers < 0:
+        raise ConfigError(f"workers is {workers}; give how many runs go at a time, or 0 for one for each core.")
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     count = min(len(jobs), workers or max(1, available_cores() // threads))
     waiting = sorted(jobs, key=lambda j: -j.cost)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from areca.config import differences
+from areca.config import check_seed, differences
 from areca.data.store import TokenStore
 from areca.errors import ConfigError
 from areca.files import read_json, write_json
@@ -30,6 +30,7 @@ FLOPS_PER_MINUTE = 4.6e12
 RUNGS = (1.0, 2.5, 6.25)  # budgets, relative to the smallest
 STRETCH = 4.2  # the planned run's budget over the largest rung
 SIZES = 5
+TRIED_MINUTES = 8.0  # below, runs are too short for the law's form (docs/log.md)
 EPOCHS = 4.0  # repeated up to four times, tokens are nearly worth new ones (Muennighoff et al. 2023)
 PROMPTS = ("", "The function returns", "Hi! How are you", "Parameters\n----------\n")
 
@@ -49,6 +50,7 @@ class Settings:
         """The ladder's budgets in exact FLOPs, rounded to two digits."""
         if not 2.0 <= self.minutes <= 10_000:
             raise ConfigError(f"minutes is {self.minutes:g}; a ladder worth fitting takes from 2 to 10000.")
+        check_seed(self.seed * 1000 + 999, "1000 x seed + 999")
         total = (self.minutes - OVERHEAD_MINUTES) * FLOPS_PER_MINUTE
         smallest = total / (SIZES * sum(RUNGS) + STRETCH * RUNGS[-1])
         return tuple(float(f"{smallest * r:.1e}") for r in RUNGS)
@@ -76,6 +78,11 @@ def quickstart(out: Path | str, settings: Settings, say: Callable[[str], None]) 
         seed=settings.seed,
         epochs=EPOCHS,
     )
+    if settings.minutes < TRIED_MINUTES:
+        say(
+            "ladder: the law was seen to predict 4% too high from ladders this small; "
+            f"{TRIED_MINUTES:g} minutes or more are the size that was tried"
+        )
     most = max(max(passes(TokenStore.open(out / "store"), j.config).values()) for j in ladder.jobs)
     if most > 1:
         say(f"ladder: some runs read a corpus {most:.1f} times; the law counts repeated tokens as new ones")

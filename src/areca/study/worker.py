@@ -20,7 +20,7 @@ import time
 import traceback
 from typing import Any
 
-LOCK_PATIENCE_SECONDS = 30.0  # a worker whose parent was killed needs a moment to save and let go of its run
+LOCK_PATIENCE_SECONDS = 180.0  # a worker whose parent was killed ends after its compilation, or saves, and lets go
 
 
 def main(threads: int, core: int) -> None:

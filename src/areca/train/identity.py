@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from areca import runtime
-from areca.config import RunConfig, differences, to_dict
+from areca.config import RunConfig, check_seed, differences, to_dict
 from areca.data.store import TokenStore
 from areca.errors import CheckpointError, ConfigError, DataError
 from areca.files import read_json
@@ -22,6 +22,8 @@ def check(config: RunConfig, store: TokenStore) -> None:
 
     if config.data.context < 1:
         raise ConfigError(f"data.context is {config.data.context}; it must be at least 1.")
+    check_seed(config.seed)
+    check_seed(config.data.seed, "data.seed")
     schedules.check(config.schedule, config.batch, config.tokens, config.data.context)
     make_optimizer(config.optimizer, None)
     least = {"evaluation.batch": 1, "evaluation.every_tokens": 0, "evaluation.max_tokens": 0}
@@ -97,4 +99,7 @@ def look(run_dir: Path, wanted: dict[str, Any], resume: Resume, say: Callable[[s
     moved = [f"{what} {d}" for what in ("versions", "topology") for d in differences(old[what], wanted[what])]
     if moved:
         say(f"{run_dir} is resumed in another environment, so from here its bits may differ: {'; '.join(moved)}.")
-    return read_json(run_dir / "result.json") if (run_dir / "result.json").exists() else None
+    if not (run_dir / "result.json").exists():
+        return None
+    say(f"{run_dir} is finished already; this is its result.")
+    return read_json(run_dir / "result.json")

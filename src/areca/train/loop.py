@@ -11,7 +11,7 @@ import hashlib
 import math
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,7 @@ def train(
         stop_requests() as stop,
         RunRecord(run_dir) as record,
         _Run(config, store, batches, plan, run_dir, record, identity) as run,
+        _memory(config),
     ):
         run.begin(from_step, say)
         run.loop(stop, listener)
@@ -122,6 +123,7 @@ class _Run:
         self.pending: collections.deque[tuple[schedules.StepPlan, float, Any]] = collections.deque()
         self.compile_seconds = 0.0
         self.seconds = 0.0
+        self.smooth: float | None = None  # seconds a token, for progress
         self.step = 0
 
     def __enter__(self) -> "_Run":
@@ -140,8 +142,6 @@ class _Run:
         from areca.train.evaluate import Evaluator
 
         c = self.config
-        if not (self.run_dir / "run.json").exists():
-            self.record.write_run_json(self.identity)
         entry = self.checkpoints.latest() if from_step is None else self.checkpoints.entry(from_step)
         if entry is not None:
             self.checkpoints.verify(entry)  # before the compilation, so that damage is said at once
@@ -164,6 +164,8 @@ class _Run:
             self.state, host = self.checkpoints.restore(entry, abstract)
             self.step = int(host["step"])
         jax.block_until_ready(self.state)
+        if not (self.run_dir / "run.json").exists():
+            self.record.write_run_json(self.identity)
         self.compile_seconds = time.perf_counter() - started
         self.record.truncate_metrics(self.step)
         self.seconds = sum(row["seconds"] for row in read_metrics(self.run_dir))
@@ -274,10 +276,24 @@ class _Run:
                 f" has diverged ({saved}); lower optimizer.learning_rate ({self.config.optimizer.learning_rate}) or"
                 " lengthen the warm-up."
             )
+        # Several steps may be read at once, so what a person sees is a running mean; the lines keep each step's own.
+        rate = seconds / (p.batch * self.config.data.context)
+        self.smooth = rate if self.smooth is None else 0.95 * self.smooth + 0.05 * rate
         if listener:
             left = len(self.plan) - p.step
-            listener(Progress(self.run_dir.name, p.step, len(self.plan), p.tokens, self.plan[-1].tokens, values["loss"],
-                              speed, mfu, left * self.seconds / p.step))  # fmt: skip
+            listener(
+                Progress(
+                    run=self.run_dir.name,
+                    step=p.step,
+                    steps=len(self.plan),
+                    tokens=p.tokens,
+                    total_tokens=self.plan[-1].tokens,
+                    loss=values["loss"],
+                    tokens_per_second=1.0 / self.smooth,
+                    mfu=self._mfu(1.0 / self.smooth),
+                    seconds_left=left * self.seconds / p.step,
+                )
+            )
 
     def _drain(self, listener: Listener | None) -> None:
         while self.pending:
@@ -333,6 +349,22 @@ def _footprint(seconds: float, topology: dict[str, Any]) -> dict[str, Any]:
         unknown = {"value": None, "kind": f"unknown: no sensor is read for {topology['device_kind']}"}
         return {"energy_kwh": unknown, "carbon_kg": unknown}
     return estimate_run(seconds, min(topology["threads"], runtime.available_cores()))
+
+
+@contextlib.contextmanager
+def _memory(config: RunConfig) -> Iterator[None]:
+    """Turns XLA's refusal to allocate into a sentence."""
+    import jax
+
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error) and "Out of memory" not in str(error):
+            raise
+        raise TrainingError(
+            f"there is not enough memory to train {count_params(config.model).total:,} parameters with a batch of "
+            f"{max(b for _, b in config.batch.ramp)} x {config.data.context} tokens; make one of them smaller."
+        ) from None
 
 
 def parameters_sha256(params: Any) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from areca.config import RunConfig, from_dict
+from areca.config import RunConfig, check_seed, from_dict
 from areca.data.store import TokenStore
 from areca.data.tokenizer import Tokenizer, load_tokenizer
 from areca.errors import CheckpointError, ConfigError, DataError
@@ -68,7 +68,10 @@ def _parameters(run_dir: Path, config: RunConfig, step: int | None) -> tuple[Dec
     with Checkpoints(run_dir / "checkpoints", writable=False) as checkpoints:
         entry = checkpoints.latest() if step is None else checkpoints.entry(step)
         if entry is None:
-            raise CheckpointError(f"{run_dir} has no checkpoint yet; train it until it saves one.")
+            raise CheckpointError(
+                f"{run_dir} has no checkpoint: none was saved yet, or they were removed; "
+                "go on with --resume or train it anew."
+            )
         example = jax.eval_shape(lambda: init_state(config.model, config.optimizer, config.seed))
         state, _ = checkpoints.restore(entry, example)
     return state.params, entry.step
@@ -94,6 +97,7 @@ def sample(
     """
     sampling = Sampling(temperature, top_k, top_p)
     sampling.check()
+    check_seed(seed)
     model = load_model(run_dir, step, store)
     tokenizer = model.tokenizer
     starts = [tokenizer.encode(p) or [tokenizer.eod_id] for p in prompts]

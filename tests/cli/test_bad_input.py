@@ -1,0 +1,78 @@
+"""A user's mistake gets one sentence and exit code 2, whatever the verb; nothing is left behind."""
+
+import pytest
+
+from areca.cli.main import main
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A table of runs that follow L = 1.7 + 400 / N^0.34 + 410 / D^0.28."""
+    pairs = [(n, d) for n in (1e6, 3e6, 1e7, 3e7, 1e8) for d in (1e8, 1e9, 1e10)]
+    rows = ["n,d,l", *(f"{n},{d},{1.7 + 400 / n**0.34 + 410 / d**0.28}" for n, d in pairs)]
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def _refused(capsys, argv, *words):
+    assert main([str(a) for a in argv]) == 2
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    for word in words:
+        assert word in error
+    return error
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--budgets", "nan", "1e9"], ["budgets", "nan"]),
+        (["--budgets", "inf"], ["budgets", "inf"]),
+        (["--budgets", "1e9", "--sizes", "1000"], ["sizes is 1000"]),
+        (["--budgets", "1e9", "--context", "0"], ["context is 0"]),
+        (["--budgets", "1e9", "--seed", "-1"], ["seed"]),
+        (["--budgets", "1e9", "--epochs", "nan"], ["epochs is nan"]),
+        (["--budgets", "1e8", "--sizes", "1", "--context", "16", "--workers", "-1"], ["workers is -1"]),
+    ],
+)
+def test_ladders_that_cannot_be(capsys, tiny_store, tmp_path, options, words):
+    _refused(capsys, ["ladder", tiny_store, "--out", tmp_path / "out", *options], *words)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [(["--seed", "-1"], ["seed is -1"]), (["--seed", str(2**32)], ["seed is 4294967296"])],
+)
+def test_seeds_that_cannot_be(capsys, table, options, words):
+    columns = ["--n-params", "n", "--n-tokens", "d", "--loss", "l"]
+    _refused(capsys, ["fit", table, *columns, *options], *words)
+
+
+def test_a_file_where_a_directory_must_be_is_named(capsys, table, tmp_path):
+    columns = ["--n-params", "n", "--n-tokens", "d", "--loss", "l"]
+    assert main(["fit", str(table), *columns, "--bootstrap", "50", "--out", str(tmp_path / "law.json")]) == 0
+    capsys.readouterr()
+    shape = ["--flops", "1e18", "--vocab-size", "1000", "--context", "128"]
+    _refused(capsys, ["plan", tmp_path / "law.json", *shape, "--out", table / "plan.json"], "runs.csv")
+    (tmp_path / "tree").mkdir()
+    _refused(capsys, ["plan", tmp_path / "law.json", *shape, "--out", tmp_path / "tree"], "tree")
+    _refused(capsys, ["plan", tmp_path / "law.json", "--flops", "1e300", *shape[2:]], "1e+300")
+    _refused(capsys, ["quickstart", "--out", table], "runs.csv")
+    assert main(["plan", str(tmp_path / "law.json"), *shape]) == 0
+    assert "--batch" in capsys.readouterr().out
+
+
+def test_settings_that_would_only_show_as_nan(capsys, tiny_store, tmp_path):
+    config = tmp_path / "run.toml"
+    text = (
+        '[model]\nvocab_size = 300\nd_model = 16\nn_layers = 1\nn_heads = 2\n{}\n[data]\nstore = "{}"\ncontext = 16\n'
+    )
+    for line, word in (("rope_theta = -1.0", "rope_theta"), ("norm_epsilon = 0.0", "norm_epsilon")):
+        config.write_text("tokens = 1024\n" + text.format(line, tiny_store))
+        _refused(capsys, ["train", config, "--out", tmp_path / "run"], word)
+    config.write_text("tokens = 1024\nseed = 99999999999999999999\n" + text.format("", tiny_store))
+    _refused(capsys, ["train", config, "--out", tmp_path / "run"], "seed is 99999999999999999999")
+    config.write_text("tokens = 1024\nthreads = 100000\n" + text.format("", tiny_store))
+    _refused(capsys, ["train", config, "--out", tmp_path / "run"], "threads is 100000")
+    assert not (tmp_path / "run").exists()
