@@ -8,7 +8,7 @@ from truth import Truth
 
 from areca.cli.main import main
 from areca.errors import DataError
-from areca.laws import LawReport, fit_laws
+from areca.laws import LawReport, Observations, fit_laws
 
 TRUTH = Truth(A=60.0, B=900.0, E=2.0, alpha=0.38, beta=0.45)
 
@@ -111,3 +111,22 @@ def test_a_fit_needs_no_jax(table):
         f"fit_laws(load([{str(table)!r}]), samples=20); sys.exit('jax' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_an_interval_far_out_has_the_error_that_the_law_made_on_its_own_largest_budget():
+    rng = np.random.default_rng(3)
+    n, c = np.tile(np.geomspace(3e4, 6e5, 5), 3), np.repeat([5e11, 1.25e12, 3.1e12], 5)
+    d = c / (6 * n)
+    # A law that bends downwards, which no floor can follow: the fit is too high beyond its rows.
+    loss = (2.0 + 20 / n**0.3 + 300 / d**0.45) * (c / 5e11) ** (-0.012 * np.log(c / 5e11))
+    report = fit_laws(Observations(n, d, c, loss * np.exp(0.002 * rng.standard_normal(15)), budget=c), samples=200)
+    assert report.validation is not None
+    assert report.validation["mean_error"] > 0.005
+    plain = report.predict_interval(3e5, 7e6)
+    low, high = report.predict_interval(3e5, 7e6, flops=1.25e13)
+    assert high == pytest.approx(plain[1])
+    factor = np.log(1.25e13 / 3.1e12) / np.log(3.1e12 / 1.25e12)
+    centre = float(report.predict(3e5, 7e6))
+    erred = factor * np.log1p(report.validation["mean_error"])
+    assert np.log(centre / low) ** 2 == pytest.approx(np.log(centre / plain[0]) ** 2 + erred**2, rel=1e-3)
+    assert report.predict_interval(3e5, 7e6, flops=1e12) == pytest.approx(plain)  # inside the rows nothing is added

@@ -50,7 +50,6 @@ def plan(
 
     from areca.cli.options import print_json
     from areca.config import to_dict
-    from areca.errors import ConfigError
     from areca.files import write_json
     from areca.plan.template import make_plan, run_config
 
@@ -58,7 +57,7 @@ def plan(
     written = []
     if config_out:
         if store and not (Path(store) / "store.json").is_file():
-            raise ConfigError(f"--store {store} is not a token store; build it with `areca corpus build`.")
+            result.warnings.append(f"--store {store} is not here yet; `areca train` will look for it under that name.")
         config, notes = run_config(result, template, store)
         result.warnings.extend(notes)
         write_json(config_out, to_dict(config))

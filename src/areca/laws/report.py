@@ -41,9 +41,28 @@ class LawReport:
         """Loss in nats per token."""
         return self.parametric.predict(n_params, n_tokens)
 
-    def predict_interval(self, n_params: float, n_tokens: float, level: float = 0.90) -> tuple[float, float]:
-        """(low, high) in nats for one new run."""
-        return predict_interval(self.parametric, self.samples, n_params, n_tokens, level)
+    def predict_interval(
+        self, n_params: float, n_tokens: float, level: float = 0.90, *, flops: float | None = None
+    ) -> tuple[float, float]:
+        """(low, high) in nats for one new run.
+
+        With `flops`, what the run costs, the interval also has the error of the law's form, as far as the rows show it:
+        the mean error that the law made when it predicted its own largest budget from the others, scaled by how much
+        further (in ln C) this run lies, is added in quadrature on the side to which it erred.
+        """
+        low, high = predict_interval(self.parametric, self.samples, n_params, n_tokens, level)
+        v = self.validation
+        if flops is None or v is None:
+            return low, high
+        beyond = np.log(flops / self.observations.flops.max())
+        erred = np.log1p(v["mean_error"]) * max(0.0, beyond) / np.log(v["stretch"])
+        centre = float(np.log(self.predict(n_params, n_tokens)))
+        down, up = centre - np.log(low), np.log(high) - centre
+        if erred > 0:  # the law was too high, so the truth may lie lower
+            down = np.hypot(down, erred)
+        else:
+            up = np.hypot(up, erred)
+        return float(np.exp(centre - down)), float(np.exp(centre + up))
 
     def to_dict(self) -> dict[str, Any]:
         """law.json. At most 400 samples are written; the intervals are of all that were drawn."""

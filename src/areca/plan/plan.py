@@ -91,7 +91,7 @@ def plan_run(
             "raise --flops."
         )
     best = min(candidates, key=lambda c: c.predicted_loss)
-    low, high = law.predict_interval(best.n_params, best.n_tokens, level)
+    low, high = law.predict_interval(best.n_params, best.n_tokens, level, flops=budget_flops)
     flat = [c.n_params for c in candidates if c.predicted_loss <= best.predicted_loss * (1 + FLAT)]
     extrapolation, warnings = _range(law, best, budget_flops)
     if len(candidates) > 2 and best in (candidates[0], candidates[-1]):
