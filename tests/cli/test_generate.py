@@ -108,7 +108,7 @@ def test_nothing_is_changed_in_the_run(copy):
 
 def test_a_run_without_a_checkpoint_has_no_text_yet(copy):
     shutil.rmtree(copy / "checkpoints")
-    with pytest.raises(CheckpointError, match="has no checkpoint yet"):
+    with pytest.raises(CheckpointError, match="has no checkpoint"):
         sample(copy, [""])
 
 

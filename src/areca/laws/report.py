@@ -46,22 +46,22 @@ class LawReport:
     ) -> tuple[float, float]:
         """(low, high) in nats for one new run.
 
-        With `flops`, what the run costs, the interval also has the error of the law's form, as far as the rows show it:
-        the mean error that the law made when it predicted its own largest budget from the others, scaled by how much
-        further (in ln C) this run lies, is added in quadrature on the side to which it erred.
+        With `flops`, what the run costs, and beyond the rows, the interval also has the error of the law's form. Two
+        things tell of it, each with a side: the mean error of the law when it predicted its own largest budget from the
+        others, scaled by how much further (in ln C) this run lies; and half of its distance to the frontier's power
+        law L(C), which has no floor. The larger on each side is added in quadrature.
         """
         low, high = predict_interval(self.parametric, self.samples, n_params, n_tokens, level)
-        v = self.validation
-        if flops is None or v is None:
+        beyond = 0.0 if flops is None else float(np.log(flops / self.observations.flops.max()))
+        if beyond <= 0:
             return low, high
-        beyond = np.log(flops / self.observations.flops.max())
-        erred = np.log1p(v["mean_error"]) * max(0.0, beyond) / np.log(v["stretch"])
         centre = float(np.log(self.predict(n_params, n_tokens)))
-        down, up = centre - np.log(low), np.log(high) - centre
-        if erred > 0:  # the law was too high, so the truth may lie lower
-            down = np.hypot(down, erred)
-        else:
-            up = np.hypot(up, erred)
+        too_high = [0.0]  # in ln L; negative where the law may be too low
+        if self.validation:
+            too_high.append(np.log1p(self.validation["mean_error"]) * beyond / np.log(self.validation["stretch"]))
+        if self.compute:
+            too_high.append(0.5 * (centre - self.compute["exponent"] * np.log(self.compute["c_c_flops"] / flops)))
+        down, up = np.hypot(centre - np.log(low), max(too_high)), np.hypot(np.log(high) - centre, min(too_high))
         return float(np.exp(centre - down)), float(np.exp(centre + up))
 
     def to_dict(self) -> dict[str, Any]:
