@@ -42,13 +42,14 @@ def test_value_and_gradients_are_those_of_the_plain_loss(monkeypatch, chunks, z_
 @pytest.mark.parametrize(
     ("rows", "vocabulary", "width", "chunks"),
     [
-        (4096, 8192, 1, 128),  # 1 MiB of float32 logits each
-        (4096, 8192, 512, 8),  # 16 MiB, as large as the gradient of the table
+        (4096, 8192, 1, 8),  # 128 MiB in all: 16 MiB each
+        (4096, 8192, 1024, 4),  # as large as the gradient of the table
         (1, 8192, 64, 1),
         (18, 11, 6, 1),
-        (127, 32_000, 8, 127),  # 4 chunks would do, but a prime number of rows has no others
+        (127, 32_000, 8, 1),  # 16 MiB
+        (127, 150_000, 8, 127),  # 5 would do, but a prime number of rows has no others
         (2, 4_000_000, 1, 2),  # one row is the least
-        (4096, 257, 1, 8),  # 5 would do; 8 divides
+        (4096, 257, 1, 8),  # 4 MiB in all: 1 MiB each would be 5, and 8 divides
     ],
 )
 def test_chunks_divide_the_rows_and_fit(rows, vocabulary, width, chunks):

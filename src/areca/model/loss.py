@@ -75,7 +75,8 @@ def _chunks(rows: int, vocabulary: int, width: int) -> int:
 
     That gradient is read and written once a chunk, so smaller chunks would move more of it than of logits.
     """
-    chunk_bytes = max(CHUNK_BYTES, 4 * vocabulary * width)
+    few = 4 * rows * vocabulary > 8 * CHUNK_BYTES  # too many for the cache whatever the chunk: fewer, larger ones
+    chunk_bytes = max(16 * CHUNK_BYTES if few else CHUNK_BYTES, 4 * vocabulary * width)
     wanted = min(rows, max(1, -(-rows * vocabulary * 4 // chunk_bytes)))
     return next(n for n in range(wanted, rows + 1) if rows % n == 0)
 
