@@ -140,9 +140,9 @@ def run_ladder(ladder: Ladder, *, workers: int = 0, on_progress: Heard, on_resul
 
 
 def _by_name(record: dict[str, Any]) -> dict[str, Any]:
-    """ladder.json for comparing: the names of the runs, and each run's settings under its name if both have it."""
+    """ladder.json for comparing: the budgets, the names of the runs, and each run's settings under its name."""
     runs = {run["name"]: run for run in record["runs"]}
-    return {"budgets_flops": record["budgets_flops"], "runs": sorted(runs), **({} if len(runs) < 1 else runs)}
+    return {"budgets_flops": record["budgets_flops"], "runs": sorted(runs), **runs}
 
 
 def describe(ladder: Ladder) -> dict[str, Any]:

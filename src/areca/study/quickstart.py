@@ -83,7 +83,8 @@ def quickstart(out: Path | str, settings: Settings, say: Callable[[str], None]) 
             "ladder: the law was seen to predict 4% too high from ladders this small; "
             f"{TRIED_MINUTES:g} minutes or more are the size that was tried"
         )
-    most = max(max(passes(TokenStore.open(out / "store"), j.config).values()) for j in ladder.jobs)
+    opened = TokenStore.open(out / "store")
+    most = max(max(passes(opened, j.config).values()) for j in ladder.jobs)
     if most > 1:
         say(f"ladder: some runs read a corpus {most:.1f} times; the law counts repeated tokens as new ones")
     say(
@@ -91,7 +92,7 @@ def quickstart(out: Path | str, settings: Settings, say: Callable[[str], None]) 
         f"on {sum(c['train_tokens'] for c in store['corpora']):,} tokens"
     )
     with clock("ladder"):
-        _ladder(ladder, say)
+        _ladder(ladder)
     with clock("law"):
         law = _law(out, settings)
     with clock("plan"):
@@ -101,7 +102,7 @@ def quickstart(out: Path | str, settings: Settings, say: Callable[[str], None]) 
         f"{plan['predicted_loss']:.4f}, 90% interval {plan['interval'][0]:.4f} to {plan['interval'][1]:.4f}"
     )
     with clock("planned run"):
-        verified = _verify(out, plan, settings, say)
+        verified = _verify(out, plan, settings)
     error = plan["predicted_loss"] / verified["loss"] - 1
     held = "inside" if plan["interval"][0] <= verified["loss"] <= plan["interval"][1] else "OUTSIDE"
     say(f"achieved {verified['loss']:.4f}: predicted {error:+.2%} off, {held} the interval")
@@ -172,8 +173,8 @@ def _store(path: Path, settings: Settings, say: Callable[[str], None]) -> dict[s
     return build_store(path, settings.sources, vocab_size=settings.vocab_size, progress=say)
 
 
-def _ladder(ladder: Ladder, say: Callable[[str], None]) -> None:
-    progress = FamilyProgress({j.name: j.cost for j in ladder.jobs}, "run", None)
+def _ladder(ladder: Ladder) -> None:
+    progress = FamilyProgress({j.name: j.cost for j in ladder.jobs}, "run")
     run_ladder(ladder, on_progress=progress.progress, on_result=progress.result)
 
 
@@ -206,7 +207,7 @@ def _plan(out: Path, law: Any, settings: Settings, budget: float) -> dict[str, A
     return read_json(path)
 
 
-def _verify(out: Path, plan: dict[str, Any], settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+def _verify(out: Path, plan: dict[str, Any], settings: Settings) -> dict[str, Any]:
     from areca.model.config import ModelConfig
 
     model = ModelConfig(**plan["best"]["shape"])
@@ -220,7 +221,7 @@ def _verify(out: Path, plan: dict[str, Any], settings: Settings, say: Callable[[
     )
     name = "planned"
     job = Job(name, config, out / "verify", {"budget_flops": plan["budget_flops"], "name": name}, plan["budget_flops"])
-    progress = FamilyProgress({name: job.cost}, "run", None)
+    progress = FamilyProgress({name: job.cost}, "run")
     results = run_jobs(
         [job],
         threads=settings.verify_threads,
