@@ -8,8 +8,6 @@ command goes on. Prints a table and the count that the 90% interval held.
 
 import argparse
 import json
-import os
-import shutil
 import statistics
 import sys
 from pathlib import Path
@@ -30,9 +28,9 @@ def main() -> None:
         out = options.out / f"seed-{seed}"
         source = options.store or options.out / f"seed-{options.first_seed}" / "store"
         settings = Settings(minutes=options.minutes, seed=seed)
-        if not (out / "quickstart.json").exists() and source.exists():
-            _start_with_store(out, source, settings)
-        report = quickstart(out, settings, lambda line: print(line, file=sys.stderr))
+        report = quickstart(
+            out, settings, lambda line: print(line, file=sys.stderr), store=source if source.exists() else None
+        )
         rows.append((seed, report))
         _print(seed, report)
     held = sum(bool(r["covered"]) for _, r in rows)
@@ -42,13 +40,6 @@ def main() -> None:
         f"largest {max(errors):.2%}; of the drop below the best rung: median "
         f"{statistics.median(_share(r) for _, r in rows):.3f}, largest {max(_share(r) for _, r in rows):.3f}"
     )
-
-
-def _start_with_store(out: Path, store: Path, settings: Settings) -> None:
-    from areca.study import quickstart as module
-
-    module._open(out, module.replace(settings, verify_threads=module.available_cores()))
-    shutil.copytree(store, out / "store", copy_function=os.link)
 
 
 def _share(report: dict) -> float:

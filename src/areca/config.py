@@ -151,19 +151,22 @@ def _value(value: Any, hint: Any, where: str) -> Any:
 
 def load(path: str | Path) -> RunConfig:
     """The RunConfig in a TOML or JSON file; ConfigError says what in it can't be used."""
+    return from_dict(read_table(path), RunConfig, Path(path).name)
+
+
+def read_table(path: str | Path) -> Any:
+    """The values in a TOML or JSON file, not checked; ConfigError or DataError when there are none."""
     path = Path(path)
     if path.suffix == ".json":
-        values = read_json(path)
-    elif path.suffix == ".toml":
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise ConfigError(f"{path} does not exist.") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path} is not valid TOML ({error}).") from None
-    else:
+        return read_json(path)
+    if path.suffix != ".toml":
         raise ConfigError(f"{path} is neither a .toml nor a .json file.")
-    return from_dict(values, RunConfig, path.name)
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML ({error}).") from None
 
 
 def check_seed(seed: int, name: str = "seed") -> None:
@@ -186,5 +189,5 @@ def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> l
 
 __all__ = [
     "BatchConfig", "CheckpointConfig", "DataConfig", "EvalConfig", "ModelConfig", "OptimizerConfig", "RunConfig",
-    "ScheduleConfig", "check_seed", "differences", "from_dict", "load", "replace", "to_dict",
+    "ScheduleConfig", "check_seed", "differences", "from_dict", "load", "read_table", "replace", "to_dict",
 ]  # fmt: skip

@@ -76,3 +76,43 @@ def test_settings_that_would_only_show_as_nan(capsys, tiny_store, tmp_path):
     config.write_text("tokens = 1024\nthreads = 100000\n" + text.format("", tiny_store))
     _refused(capsys, ["train", config, "--out", tmp_path / "run"], "threads is 100000")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["corpus", "build", "docs", "--out", "x", "--vocab-size", "many"], ["--vocab-size is 'many'", "not a number"]),
+        (["train"], ["CONFIG and --out are missing;"]),
+        (["train", "run.toml"], ["--out is missing;"]),
+        (["train", "--out", "x"], ["CONFIG is missing;"]),
+        (["plan", "law.json"], ["--flops is missing;"]),
+        (["count", "palm-8b", "--context", "long"], ["--context is 'long', which is not a number;"]),
+        (["plan", "law.json", "--flops", "abc"], ["--flops is 'abc', which is not a number;"]),
+        (["corpus", "build", "docs", "--out", "x", "--invalid-utf8", "maybe"], ["--invalid-utf8", "maybe"]),
+        (["fit", "runs.csv", "--seed"], ["--seed", "; see `areca fit --help`."]),
+    ],
+)
+def test_command_lines_that_cannot_be_parsed(capsys, argv, words):
+    error = _refused(capsys, argv, *words)
+    assert ".;" not in error
+    assert "NoneType" not in error
+
+
+def test_numbers_beyond_reason_are_refused_before_they_overflow(capsys, tmp_path):
+    _refused(capsys, ["count", "palm-8b", "--tokens", "1e300"], "tokens is 1e+300")
+    speed = ["--tokens-per-second", "1e300", "--peak-tflops", "1e300"]
+    _refused(capsys, ["count", "palm-8b", *speed], "1e+300")
+    table = tmp_path / "runs.csv"
+    table.write_text("n_params,n_tokens,loss\n1e3,1e5,3\n1e300,1e300,2\n")
+    error = _refused(capsys, ["fit", table], "line 3", "1e300", "n_params", "between 1e-40 and 1e+40")
+    assert "Warning" not in error
+
+
+def test_a_shape_is_counted_from_toml_as_from_json(capsys, tmp_path):
+    (tmp_path / "run.toml").write_text(
+        "tokens = 1000\n[model]\nvocab_size = 300\nd_model = 16\nn_layers = 1\nn_heads = 2\n"
+        '[data]\nstore = "store"\ncontext = 32\n'
+    )
+    assert main(["count", str(tmp_path / "run.toml")]) == 0
+    assert "T 32" in capsys.readouterr().out
+    _refused(capsys, ["count", tmp_path / "missing.toml"], "missing.toml does not exist")

@@ -120,3 +120,20 @@ def test_help_imports_nothing_heavy():
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=dict(os.environ))
     assert result.stderr == "[]\n"
     assert "Example: areca corpus build" in result.stdout
+
+
+def test_each_corpus_may_have_a_column_of_its_own(capsys, tmp_path):
+    for name, column in (("news", "body"), ("books", "content"), ("rest", "text")):
+        rows = [json.dumps({column: f"{name} tells of day {i}: " + "rain and sun and wind. " * 9}) for i in range(60)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
+    build = ["corpus", "build", *(tmp_path / f"{n}.jsonl" for n in ("news", "books", "rest"))]
+    build += ["--out", tmp_path / "out", "--vocab-size", 300, "--no-near-duplicates", "--json"]
+    code, printed, said = run(capsys, *build, "--text-column", "news=body,books=content")
+    assert code == 0, said
+    assert [c["read"]["documents"] for c in json.loads(printed)["corpora"]] == [60, 60, 60]
+    code, _, said = run(capsys, *build, "--text-column", "new=body,books=content")
+    assert code == 2
+    assert "'new' (did you mean 'news'?)" in said
+    code, _, said = run(capsys, *build, "--text-column", "news=,books=content")
+    assert code == 2
+    assert "NAME=COLUMN" in said

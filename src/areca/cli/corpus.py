@@ -43,7 +43,7 @@ def build(
         out: directory of the store; must not exist, or be a store of the same inputs
         vocab_size: tokens of the tokenizer that is trained, 257 to 256000 (default 1024)
         tokenizer: a tokenizer.json to use instead of training one
-        text_column: of .jsonl and .parquet
+        text_column: of .jsonl and .parquet: one for all, or NAME=COLUMN,NAME=COLUMN for sources with names
         heldout: share of the documents that training never sees, chosen by a hash of their content
         invalid_utf8: refuse bytes that are not UTF-8, or keep them exactly
         near_duplicates: drop near duplicates, beside exact ones

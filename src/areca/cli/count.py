@@ -32,8 +32,8 @@ def count(
     Example: areca count palm-540b --tokens-per-second 238300 --chips 6144 --peak-tflops 275
 
     Args:
-        model: palm-8b, palm-62b or palm-540b, or a JSON file with a model's or a run's configuration; or leave it out
-            and give the shape.
+        model: palm-8b, palm-62b or palm-540b, or a TOML or JSON file with a model's or a run's configuration; or leave
+            it out and give the shape.
         vocab_size: V, tokens in the vocabulary. Overrides the model's, as the next five do.
         d_model: D, the model's width.
         n_layers: L, the number of blocks.

@@ -54,5 +54,5 @@ def ladder(
 
         print_json(results)
     else:
-        print(f"{len(results)} runs in {out}; fit their law with `areca fit {out}`.")
+        print(f"{len(results)} run{'s' if len(results) != 1 else ''} in {out}; fit their law with `areca fit {out}`.")
     return 0

@@ -5,6 +5,7 @@ import functools
 import inspect
 import io
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -33,7 +34,7 @@ def call(function: Callable[..., Any], argv: list[str], prog: str) -> Any:
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        raise ConfigError(f"{_sentence(complaint.getvalue())}; see `{prog} --help`.") from None
+        raise ConfigError(f"{_sentence(complaint.getvalue(), function, argv)}; see `{prog} --help`.") from None
     if unknown:
         parameters = inspect.signature(function).parameters
         known = ["--" + name.replace("_", "-") for name in parameters]
@@ -41,17 +42,40 @@ def call(function: Callable[..., Any], argv: list[str], prog: str) -> Any:
     return function(*args, **kwargs)
 
 
-def _sentence(box: str) -> str:
-    """The first message inside the box that tyro draws around its errors."""
+# What tyro says of a value that it can't use, of one kind or of several.
+_WRONG = re.compile(
+    r"Error parsing (?P<option>\S+): (?:.*from \['(?P<value>.*?)'\]|[^']*(?:literal|string)[^']*'(?P<number>[^']*)'$)"
+)
+
+
+def _sentence(box: str, function: Callable[..., Any], argv: list[str]) -> str:
+    """The first message inside the box that tyro draws around its errors, in our words where they are known."""
     words: list[str] = []
-    for line in box.splitlines():
-        text = line.strip().strip("│").strip()
-        if text.startswith("╭"):
-            continue
-        if text.startswith(("─", "╰")):
+    title_lines = 1 if box.startswith("╭") else 2  # where the locale has no such border, the title is ruled off below
+    for line in box.splitlines()[title_lines:]:
+        text = line.strip(" │|")
+        if text.startswith(("─", "╰", "---")):
             break
         words.append(text)
-    return " ".join(" ".join(words).split()) or "the command line can't be parsed"
+    message = " ".join(" ".join(words).split()).rstrip(".") or "the command line can't be parsed"
+    if message.startswith("Missing from"):
+        missing = _missing(function, argv)
+        return f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+    if (match := _WRONG.match(message)) and (value := match["value"] or match["number"]):
+        kind = "a number" if match["number"] or "INT" in message or "FLOAT" in message else "one of its values"
+        return f"{match['option']} is {value!r}, which is not {kind}"
+    return message
+
+
+def _missing(function: Callable[..., Any], argv: list[str]) -> list[str]:
+    """The required arguments that are not in `argv`, as a user writes them."""
+    required = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+    named = [f"--{p.name.replace('_', '-')}" for p in required if p.kind is p.KEYWORD_ONLY]
+    given = {word.partition("=")[0].replace("_", "-") for word in argv}
+    missing = [name for name in named if name not in given]
+    positional = [p.name.upper() for p in required if p.kind is p.POSITIONAL_ONLY]
+    # tyro complains of the positional first, wherever it stands: without a word in front of the options it is missing.
+    return ([] if argv and not argv[0].startswith("-") else positional) + missing or positional
 
 
 def dispatch(subverbs: Mapping[str, Callable[..., Any]], argv: list[str], prog: str) -> Any:

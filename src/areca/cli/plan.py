@@ -52,13 +52,16 @@ def plan(
     from areca.config import to_dict
     from areca.files import write_json
     from areca.plan.template import make_plan, run_config
+    from areca.study import recipe
 
-    result, template = make_plan(law, flops, vocab_size=vocab_size, context=context, batch=batch, level=level)
+    result, template = make_plan(
+        law, flops, vocab_size=vocab_size, context=context, batch=batch, level=level, rule=recipe
+    )
     written = []
     if config_out:
         if store and not (Path(store) / "store.json").is_file():
             result.warnings.append(f"--store {store} is not here yet; `areca train` will look for it under that name.")
-        config, notes = run_config(result, template, store)
+        config, notes = run_config(result, template, store, recipe)
         result.warnings.extend(notes)
         write_json(config_out, to_dict(config))
         written.append(config_out)

@@ -34,7 +34,8 @@ def _say(summary: dict[str, Any], out: Path) -> None:
     if predicted is not None and achieved is not None:
         held = {True: "inside", False: "outside", None: "without"}[summary["covered"]]
         print(f"predicted {predicted:.4f}, achieved {achieved:.4f} nats per token: {held} the 90% interval")
-    print(f"{len(summary['runs'])} runs; open {out / 'report.html'}")
+    number = len(summary["runs"])
+    print(f"{number} run{'s' if number != 1 else ''}; open {out / 'report.html'}")
 
 
 def run(argv: list[str]) -> int:

@@ -30,7 +30,7 @@ def train(
         sources: as for `areca corpus build`
         out: the tokenizer.json to write
         vocab_size: tokens, 257 to 256000
-        text_column: of .jsonl and .parquet
+        text_column: of .jsonl and .parquet: one for all, or NAME=COLUMN,NAME=COLUMN for sources with names
         invalid_utf8: refuse bytes that are not UTF-8, or pass over them
         json: print the result as JSON
     """

@@ -27,7 +27,7 @@ from areca.config import differences
 from areca.data import store
 from areca.data.documents import to_bytes
 from areca.data.readers import InvalidUtf8, ReadOptions, check_options
-from areca.data.sources import Source, identify, parse_sources
+from areca.data.sources import Source, identify, parse_columns, parse_sources
 from areca.data.spool import BATCH_CHARACTERS, Progress, Spool, Ticker, gather
 from areca.data.tokenizer import Tokenizer, check_vocab_size, load_tokenizer, train_tokenizer
 from areca.errors import ConfigError, DataError
@@ -57,6 +57,7 @@ def build_store(
     sources           built-in names, paths, NAME=PATH, each with :WEIGHT (`areca.data.sources`), or Source objects
     vocab_size        of the tokenizer to train (1024 if neither this nor `tokenizer` is given)
     tokenizer         a tokenizer.json to use instead of training one
+    text_column       of .jsonl and .parquet: one for all, or NAME=COLUMN,NAME=COLUMN (`areca.data.sources`)
     heldout_fraction  share of the documents, chosen by a hash of their content, that training never sees
     split_bytes       text files are cut into documents of so many bytes; None: single files only; 0: never
 
@@ -69,7 +70,7 @@ def build_store(
     for s in parsed:
         if s.path is not None and s.path.is_dir() and out.resolve().is_relative_to(s.path.resolve()):
             raise ConfigError(f"{out} lies inside the source {s.path}; choose an --out outside of it.")
-    options = ReadOptions(text_column, invalid_utf8, split_bytes)
+    options = ReadOptions(*parse_columns(text_column, parsed), invalid_utf8, split_bytes)
     check_options(options)
     if not 0 <= heldout_fraction <= 0.5:
         raise ConfigError(f"--heldout is {heldout_fraction}; it must be a share between 0 and 0.5.")
@@ -238,7 +239,7 @@ def train_on_sources(
         raise DataError(f"{out} exists; choose another --out or remove it.")
     check_vocab_size(vocab_size)
     parsed = parse_sources(sources)
-    options = ReadOptions(text_column, invalid_utf8)
+    options = ReadOptions(*parse_columns(text_column, parsed), invalid_utf8)
     check_options(options)
     with _building(out) as directory:
         spools = gather(directory, parsed, options, True, progress or (lambda line: None))

@@ -8,7 +8,7 @@ import gzip
 import io
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -27,6 +27,7 @@ class ReadOptions:
     """How files become documents, and a count of what was left out."""
 
     text_column: str = "text"
+    columns: Mapping[str, str] = field(default_factory=dict)  # corpora whose text is in a column of their own
     invalid_utf8: InvalidUtf8 = "refuse"
     split_bytes: int | None = None  # None: split single text files only, into pieces of at most SPLIT_BYTES; 0: never
     skipped: Counter = field(default_factory=Counter)  # binary files of a tree
@@ -39,13 +40,14 @@ def read_source(source: Source, options: ReadOptions) -> Iterator[Document]:
     """The documents of a user's source, in sorted order of files. DataError names a file that can't be read as text."""
     assert source.path is not None
     tree = source.path.is_dir()
+    column = options.columns.get(source.name, options.text_column)
     split = options.split_bytes if options.split_bytes is not None else (0 if tree else SPLIT_BYTES)
     for path in files_of(source.path):
         kind = _kind(path)
         if kind == "jsonl":
-            rows = _jsonl(path, options)
+            rows = _jsonl(path, column, options)
         elif kind == "parquet":
-            rows = _parquet(path, options)
+            rows = _parquet(path, column, options)
         elif _is_binary(path):
             if not tree:
                 raise DataError(f"{path} is a binary file (it holds NUL bytes); give text, .jsonl or .parquet.")
@@ -151,14 +153,14 @@ def _decode(data: bytes, path: Path, offset: int, options: ReadOptions) -> str:
         ) from None
 
 
-def _jsonl(path: Path, options: ReadOptions) -> Iterator[tuple[str, str]]:
+def _jsonl(path: Path, column: str, options: ReadOptions) -> Iterator[tuple[str, str]]:
     try:
         with _open(path) as f:
             offset = 0
             for number, line in enumerate(f, 1):
                 if line.strip():
                     decoded = _decode(line, path, offset, options)
-                    text = _row_text(_json(decoded, path, number), path, number, options)
+                    text = _row_text(_json(decoded, path, number), column, path, number, options)
                     yield f"{path}:{number}", escape_surrogates(text, escaped=not is_valid(decoded))
                 offset += len(line)
     except _decompression_errors() as error:
@@ -172,8 +174,7 @@ def _json(line: str, path: Path, number: int) -> Any:
         raise DataError(f"{path} line {number} is not valid JSON ({error}).") from None
 
 
-def _row_text(row: Any, path: Path, number: int, options: ReadOptions) -> str:
-    column = options.text_column
+def _row_text(row: Any, column: str, path: Path, number: int, options: ReadOptions) -> str:
     if not isinstance(row, dict):
         raise DataError(f"{path} line {number} is not a JSON object with a text in {column!r}.")
     if column not in row:
@@ -198,12 +199,11 @@ def _no_column(where: str, column: str, columns: list[str]) -> str:
     return f"{where} has no column {column!r}{closest(column, columns)}; name one of {shown} with --text-column."
 
 
-def _parquet(path: Path, options: ReadOptions) -> Iterator[tuple[str, str]]:
+def _parquet(path: Path, column: str, options: ReadOptions) -> Iterator[tuple[str, str]]:
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    column = options.text_column
     try:
         with pq.ParquetFile(path) as file:
             schema = file.schema_arrow

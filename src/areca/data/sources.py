@@ -86,6 +86,31 @@ def _parse(word: str) -> Source:
     return Source(name or _name_of(Path(path)), Path(path), weight)
 
 
+def parse_columns(text: str, sources: Iterable[Source]) -> tuple[str, dict[str, str]]:
+    """`"body"` to ("body", {}), `"news=body,books=content"` to ("text", {...}); ConfigError for a corpus not there.
+
+    A column without a name before it is that of all other corpora.
+    """
+    if "=" not in text:
+        return text, {}
+    names = {s.name for s in sources}
+    default, columns = "text", {}
+    for word in text.split(","):
+        name, equals, column = word.partition("=")
+        if not equals:
+            default = word
+        elif name not in names:
+            raise ConfigError(
+                f"--text-column names the corpus {name!r}{closest(name, names)}, which is none of "
+                f"{', '.join(sorted(names))}; write NAME=COLUMN with the name of a source."
+            )
+        else:
+            columns[name] = column
+    if "" in (default, *columns.values()):
+        raise ConfigError(f"--text-column is {text!r}; write COLUMN, or NAME=COLUMN,NAME=COLUMN.")
+    return default, columns
+
+
 def _name_of(path: Path) -> str:
     """`/data/My books.txt.gz` -> `My-books`."""
     name = path.resolve().name

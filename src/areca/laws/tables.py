@@ -20,6 +20,7 @@ from areca.laws.observations import Observations
 FlopsKind = Literal["exact", "6nd"]
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 BUDGET = "budget_flops"
+LEAST, MOST = 1e-40, 1e40  # a number outside is a slip, and its products overflow
 Row = tuple[str, dict[str, Any]]  # where it is ("runs.csv line 4"), column -> value
 
 
@@ -84,7 +85,9 @@ def _runs(directory: Path, kind: FlopsKind) -> Observations:
         rows.append(row)
     notes = []
     if missing:
-        notes.append(f"{len(missing)} runs have no result yet and are left out: {', '.join(sorted(missing)[:5])}.")
+        have = "1 run has" if len(missing) == 1 else f"{len(missing)} runs have"
+        left = "is" if len(missing) == 1 else "are"
+        notes.append(f"{have} no result yet and {left} left out: {', '.join(sorted(missing)[:5])}.")
     said = "exact training FLOPs" if kind == "exact" else "6 N D"
     return Observations.from_dicts(rows, tuple(notes), {**names, "flops": f"{key} ({said})"})
 
@@ -286,4 +289,6 @@ def _number(row: dict[str, Any], column: str, where: str) -> float:
         raise DataError(f"{where} has {str(value)[:40]!r} in column {column!r}, which is not a number.") from None
     if not math.isfinite(number) or number <= 0:
         raise DataError(f"{where} has {value} in column {column!r}; it must be a positive number.")
+    if not LEAST <= number <= MOST:
+        raise DataError(f"{where} has {value} in column {column!r}; it must lie between {LEAST:g} and {MOST:g}.")
     return number

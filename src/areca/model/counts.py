@@ -80,9 +80,9 @@ def model_flops_utilisation(
 
 def utilisation(flops_per_token: float, *, tokens_per_second: float, chips: int, peak_flops_per_chip: float) -> float:
     """Observed tokens/s x FLOPs a token / peak FLOP/s of all chips, as a fraction."""
-    if tokens_per_second <= 0 or chips < 1 or peak_flops_per_chip <= 0:
+    if not (0 < tokens_per_second < 1e30 and 1 <= chips < 1e30 and 0 < peak_flops_per_chip < 1e30):
         raise ConfigError(
-            f"MFU needs positive tokens per second, chips and peak FLOP/s; "
+            f"MFU needs positive tokens per second, chips and peak FLOP/s, all under 1e30; "
             f"got {tokens_per_second}, {chips} and {peak_flops_per_chip}."
         )
     return tokens_per_second * flops_per_token / (chips * peak_flops_per_chip)

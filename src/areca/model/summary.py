@@ -3,14 +3,12 @@
 The counts themselves are in counts.py; here they are gathered under the names that run.json and result.json use.
 """
 
-import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from areca.config import RunConfig, from_dict
+from areca.config import RunConfig, from_dict, read_table
 from areca.errors import ConfigError, closest
-from areca.files import read_json
 from areca.model.config import PRESETS, ModelConfig
 from areca.model.counts import (
     attention_flops_per_token,
@@ -22,6 +20,7 @@ from areca.model.counts import (
 
 FLOAT32_BYTES = 4
 PALM_CONTEXT = 2048
+MOST_TOKENS = 1e30  # more is a slip of the keyboard, and beyond floating point once multiplied
 
 
 @dataclass(frozen=True)
@@ -34,10 +33,10 @@ class Shape:
 
 
 def load_shape(model: str, context: int = 0, **widths: int) -> Shape:
-    """The shape that a preset's name, a JSON file or bare widths mean; `widths` given override the model's.
+    """The shape that a preset's name, a file or bare widths mean; `widths` given override the model's.
 
-    A JSON file holds a ModelConfig, a RunConfig (its "model" is taken, and its context unless one is given), or is the
-    run.json of a run. ConfigError or DataError says what can't be read or is missing.
+    A TOML or JSON file holds a ModelConfig, a RunConfig (its "model" is taken, and its context unless one is given), or
+    is the run.json of a run. ConfigError or DataError says what can't be read or is missing.
     """
     given = {name: value for name, value in widths.items() if value}
     if not model:
@@ -46,17 +45,18 @@ def load_shape(model: str, context: int = 0, **widths: int) -> Shape:
         ]
         if missing:
             raise ConfigError(
-                f"a shape needs {' and '.join(missing)} too; or name a model ({', '.join(PRESETS)}) or a JSON file."
+                f"a shape needs {' and '.join(missing)} too; or name a model ({', '.join(PRESETS)}) or a file."
             )
         shape = Shape("this shape", ModelConfig(**given), PALM_CONTEXT)
     elif model in PRESETS:
         shape = Shape(model, replace(PRESETS[model], **given), PALM_CONTEXT)
-    elif model.endswith(".json") or Path(model).exists():
+    elif model.endswith((".json", ".toml")) or Path(model).exists():
         shape = _from_file(model)
         shape = replace(shape, config=replace(shape.config, **given))
     else:
         raise ConfigError(
-            f"there is no model {model!r}{closest(model, PRESETS)}; name one of {', '.join(PRESETS)} or a JSON file."
+            f"there is no model {model!r}{closest(model, PRESETS)}; name one of {', '.join(PRESETS)}, or a TOML or "
+            "JSON file."
         )
     if context < 0:
         raise ConfigError(f"context is {context}; it must be at least 1.")
@@ -64,7 +64,7 @@ def load_shape(model: str, context: int = 0, **widths: int) -> Shape:
 
 
 def _from_file(path: str) -> Shape:
-    values = read_json(path)
+    values = read_table(path)
     if isinstance(values, dict) and isinstance(values.get("config"), dict):
         values = values["config"]
     if isinstance(values, dict) and "model" in values:
@@ -86,7 +86,7 @@ def summarise(
     Raises ConfigError for a number of tokens that is none, and for an MFU without the chip's peak: an unknown chip
     has no MFU.
     """
-    if not (0 <= tokens < math.inf) or tokens != int(tokens):
+    if not 0 <= tokens < MOST_TOKENS or tokens != int(tokens):
         raise ConfigError(f"tokens is {tokens}; give a whole number of training tokens, such as 780e9.")
     n = count_params(shape.config)
     exact = exact_flops_per_token(shape.config, shape.context)

@@ -1,13 +1,15 @@
 """From a plan to a run that `areca train` takes: what a law does not decide comes from a run it was fitted on.
 
 The template is the observed run of lowest loss: its optimizer, schedule, batch, order and threads. Warm-up and hold
-keep their share of the run's tokens, as in a ladder whose every run ends its own decay.
+keep their share of the run's tokens, as in a ladder whose every run ends its own decay. Where all runs follow a rule
+that gives rate and batch for a run's length, the planned run follows it too.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from areca.config import BatchConfig, DataConfig, RunConfig, from_dict
 from areca.errors import ConfigError, DataError
@@ -22,6 +24,17 @@ from areca.plan.shapes import family, interpolate
 DEFAULT_WARMUP = 0.02  # of the tokens, where no run says otherwise
 
 
+class Rule(Protocol):
+    """How rate and batch depend on a run, such as `areca.study.recipe`."""
+
+    def follows(self, config: RunConfig) -> bool:
+        """Whether a run was made by this rule."""
+        ...
+
+    def learning_rate(self, steps: int) -> float: ...
+    def batch_sequences(self, model: ModelConfig, flops: float, context: int) -> int: ...
+
+
 @dataclass(frozen=True)
 class Template:
     """What the runs behind a law were."""
@@ -29,7 +42,14 @@ class Template:
     config: RunConfig  # of the run of lowest loss
     result: dict[str, Any]  # its result.json
     name: str
-    shapes: list[ModelConfig]  # of all the runs
+    configs: list[RunConfig]  # of all the runs
+
+    @property
+    def shapes(self) -> list[ModelConfig]:
+        return [c.model for c in self.configs]
+
+    def made_by(self, rule: Rule | None) -> bool:
+        return rule is not None and all(rule.follows(c) for c in self.configs)
 
 
 def find_template(sources: Iterable[Path | str]) -> Template | None:
@@ -51,10 +71,12 @@ def find_template(sources: Iterable[Path | str]) -> Template | None:
     if not found:
         return None
     _, path, config = min(found, key=lambda item: item[0])
-    return Template(config, read_json(path / "result.json"), path.name, [c.model for _, _, c in found])
+    return Template(config, read_json(path / "result.json"), path.name, [c for _, _, c in found])
 
 
-def run_config(plan: Plan, template: Template | None, store: str) -> tuple[RunConfig, list[str]]:
+def run_config(
+    plan: Plan, template: Template | None, store: str, rule: Rule | None = None
+) -> tuple[RunConfig, list[str]]:
     """The configuration of the planned run on a token store, and in sentences where its settings are from."""
     if not store:
         raise ConfigError("a run configuration needs the token store to train on; name it with --store.")
@@ -71,8 +93,13 @@ def run_config(plan: Plan, template: Template | None, store: str) -> tuple[RunCo
         notes = [
             f"optimizer, schedule and order are those of {template.name}, warm-up at the same share of the tokens."
         ]
+    optimizer = base.optimizer
+    if template is not None and rule is not None and template.made_by(rule):
+        optimizer = replace(optimizer, learning_rate=rule.learning_rate(plan.best.steps))
+        notes.append(f"the learning rate is that of the ladder's own rule at {plan.best.steps:,} steps.")
     config = replace(
         base,
+        optimizer=optimizer,
         model=plan.model(),
         data=data,
         tokens=plan.best.n_tokens,
@@ -83,7 +110,14 @@ def run_config(plan: Plan, template: Template | None, store: str) -> tuple[RunCo
 
 
 def make_plan(
-    law: Path | str, budget_flops: float, *, vocab_size: int = 0, context: int = 0, batch: int = 0, level: float = 0.90
+    law: Path | str,
+    budget_flops: float,
+    *,
+    vocab_size: int = 0,
+    context: int = 0,
+    batch: int = 0,
+    level: float = 0.90,
+    rule: Rule | None = None,
 ) -> tuple[Plan, Template | None]:
     """`plan_run` from files: a law.json, or runs to fit first; what is left 0 is as in the runs behind the law."""
     path = Path(law)
@@ -93,19 +127,29 @@ def make_plan(
     else:
         report, sources = fit_laws(load([path])), [path]
     template = find_template(s for s in sources if s.exists())
+    sequences: int | Callable[[ModelConfig], int] = batch or BatchConfig().ramp[0][1]
+    known = batch > 0
     if template:
         vocab_size = vocab_size or template.config.model.vocab_size
         context = context or template.config.data.context
-        batch = batch or template.config.batch.ramp[-1][1]
+        if not batch:
+            known, sequences = True, template.config.batch.ramp[-1][1]
+            if rule is not None and template.made_by(rule):
+                sequences = partial(_batch, rule, budget_flops, context)
     elif not (vocab_size > 0 and context > 0):
         raise ConfigError(
             f"the runs behind {path} are not at hand, so the plan needs --vocab-size and --context to count FLOPs."
         )
-    batch_given, batch = batch, batch or BatchConfig().ramp[0][1]
-    plan = plan_run(report, budget_flops, shapes_for(template, vocab_size), context=context, batch=batch, level=level)
-    if not batch_given:
-        plan.warnings.append(f"no batch is known, so it is Areca's default of {batch} sequences; give --batch.")
+    plan = plan_run(
+        report, budget_flops, shapes_for(template, vocab_size), context=context, batch=sequences, level=level
+    )
+    if not known:
+        plan.warnings.append(f"no batch is known, so it is Areca's default of {sequences} sequences; give --batch.")
     return replace(plan, cost=cost_at(template, plan.best.flops_exact)), template
+
+
+def _batch(rule: Rule, budget_flops: float, context: int, shape: ModelConfig) -> int:
+    return rule.batch_sequences(shape, budget_flops, context)
 
 
 def shapes_for(template: Template | None, vocab_size: int) -> list[ModelConfig]:

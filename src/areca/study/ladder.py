@@ -34,6 +34,7 @@ class Ladder:
     directory: Path
     budgets: tuple[float, ...]
     jobs: list[Job]
+    most_passes: float  # how often a run reads a corpus, at most
 
     def total_flops(self) -> float:
         return sum(j.cost for j in self.jobs)
@@ -72,6 +73,7 @@ def plan_ladder(
     opened = TokenStore.open(store)
     directory = Path(directory)
     jobs: list[Job] = []
+    most = 0.0
     for budget in budgets:
         row = list(shapes) or shapes_around(opened.vocab_size, budget, sizes)
         for model in row:
@@ -80,11 +82,11 @@ def plan_ladder(
             config = recipe.run_config(
                 model, str(store), budget, seed=seed * 1000 + len(jobs), threads=threads, context=context
             )
-            _enough(opened, config, name, epochs)
+            most = max(most, _enough(opened, config, name, epochs))
             cost = exact_flops_per_token(model, context) * config.tokens
             labels = {"budget_flops": budget, "name": name}
             jobs.append(Job(name, config, directory / "runs" / name, labels, cost))
-    return Ladder(directory, budgets, jobs)
+    return Ladder(directory, budgets, jobs, most)
 
 
 def shapes_around(vocab_size: int, budget: float, sizes: int) -> list[ModelConfig]:
@@ -102,14 +104,16 @@ def shapes_around(vocab_size: int, budget: float, sizes: int) -> list[ModelConfi
     return [family[j] for j in sorted(chosen)]
 
 
-def _enough(store: TokenStore, config: RunConfig, name: str, epochs: float) -> None:
-    """Refuses a run that would read some corpus more often than `epochs`."""
-    for corpus, times in passes(store, config).items():
+def _enough(store: TokenStore, config: RunConfig, name: str, epochs: float) -> float:
+    """How often a run reads the corpus it reads most often; DataError if that is more often than `epochs`."""
+    read = passes(store, config)
+    for corpus, times in read.items():
         if not times <= epochs:
             raise DataError(
                 f"run {name} reads {config.tokens:,} tokens, which is the corpus {corpus} of {store.path} {times:.2g} "
                 f"times over; give a smaller budget, larger sizes, more text, or --epochs {math.ceil(times)}."
             )
+    return max(read.values())
 
 
 def passes(store: TokenStore, config: RunConfig) -> dict[str, float]:

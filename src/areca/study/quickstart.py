@@ -7,6 +7,8 @@ Each stage reads what the ones before wrote and is skipped when its own output i
 after an interruption. Sizes follow from `minutes` by arithmetic alone: the same numbers on any machine, however fast.
 """
 
+import os
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -14,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from areca.config import check_seed, differences
-from areca.data.store import TokenStore
 from areca.errors import ConfigError
 from areca.files import read_json, write_json
 from areca.runtime import available_cores
 from areca.study import recipe
-from areca.study.ladder import WIDTHS, Ladder, passes, plan_ladder, run_ladder
+from areca.study.ladder import WIDTHS, Ladder, plan_ladder, run_ladder
 from areca.study.pool import Job, run_jobs
 from areca.study.progress import FamilyProgress
 
@@ -56,11 +57,14 @@ class Settings:
         return tuple(float(f"{smallest * r:.1e}") for r in RUNGS)
 
 
-def quickstart(out: Path | str, settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+def quickstart(
+    out: Path | str, settings: Settings, say: Callable[[str], None], *, store: Path | None = None
+) -> dict[str, Any]:
     """Runs what is not there yet and returns the content of report.json.
 
-    `say` is called with lines of progress. ConfigError if `out` was made with other settings; KeyboardInterrupt and
-    Interrupted leave what is finished, and runs in progress saved.
+    `store` is a token store of the same sources to start from, so that it is not built again. `say` is called with
+    lines of progress. ConfigError if `out` was made with other settings; KeyboardInterrupt and Interrupted leave what
+    is finished, and runs in progress saved.
     """
     out = Path(out)
     settings = replace(settings, verify_threads=settings.verify_threads or available_cores())
@@ -68,7 +72,11 @@ def quickstart(out: Path | str, settings: Settings, say: Callable[[str], None]) 
     clock = _open(out, settings)
 
     with clock("text and tokenizer"):
-        store = _store(out / "store", settings, say)
+        if store is not None and not (out / "store").exists():
+            shutil.rmtree(out / ".store", ignore_errors=True)
+            shutil.copytree(store, out / ".store", copy_function=os.link)
+            os.rename(out / ".store", out / "store")
+        built = _store(out / "store", settings, say)
     ladder = plan_ladder(
         out / "ladder",
         out / "store",
@@ -83,13 +91,12 @@ def quickstart(out: Path | str, settings: Settings, say: Callable[[str], None]) 
             "ladder: the law was seen to predict 4% too high from ladders this small; "
             f"{TRIED_MINUTES:g} minutes or more are the size that was tried"
         )
-    opened = TokenStore.open(out / "store")
-    most = max(max(passes(opened, j.config).values()) for j in ladder.jobs)
-    if most > 1:
-        say(f"ladder: some runs read a corpus {most:.1f} times; the law counts repeated tokens as new ones")
+    if ladder.most_passes > 1:
+        most = f"{ladder.most_passes:.1f} times"
+        say(f"ladder: some runs read a corpus {most}; the law counts repeated tokens as new ones")
     say(
         f"ladder: {len(ladder.jobs)} runs at {', '.join(f'{b:.2g}' for b in budgets)} exact FLOPs "
-        f"on {sum(c['train_tokens'] for c in store['corpora']):,} tokens"
+        f"on {sum(c['train_tokens'] for c in built['corpora']):,} tokens"
     )
     with clock("ladder"):
         _ladder(ladder)

@@ -61,6 +61,20 @@ def run_config(model: ModelConfig, store: str, flops: float, *, seed: int, threa
     )
 
 
+def follows(config: RunConfig) -> bool:
+    """Whether a run's rate and batch are those that this recipe gives it; a batch may be off by its rounding."""
+    if len(config.batch.ramp) != 1:
+        return False
+    batch, context = config.batch.ramp[0][1], config.data.context
+    flops = exact_flops_per_token(config.model, context) * config.tokens
+    steps = config.tokens // (batch * context)
+    return (
+        abs(batch - batch_sequences(config.model, flops, context)) <= 1
+        and steps > 0
+        and config.optimizer.learning_rate == learning_rate(steps)
+    )
+
+
 def batch_sequences(model: ModelConfig, flops: float, context: int) -> int:
     """Sequences a step of the run that spends `flops` on `model`."""
     return max(2, round(batch_tokens(flops / exact_flops_per_token(model, context)) / context))
