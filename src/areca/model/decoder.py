@@ -15,7 +15,8 @@ Legend: B batch, T position, D model width, H heads, K head width, F feed-forwar
 | norm scales    | [L, D], [D]  | ones                                  |
 
 No biases anywhere. The five input kernels are kept apart (each is a matrix of its own to the optimizer, to sharding
-and to other formats) and joined for one multiplication.
+and to other formats) and joined for one multiplication. How parameters lie on a mesh of devices, and every transfer
+between them, is in `areca.model.layout`.
 """
 
 import math
@@ -29,7 +30,8 @@ from jaxtyping import Float, Int
 
 from areca.model.attention import attention, pairs_to_halves, rope_angles, rotate_halves
 from areca.model.config import ModelConfig
-from areca.model.loss import Parts, cross_entropy, token_losses
+from areca.model.layout import ONE_DEVICE, Layout
+from areca.model.loss import Parts, Split, cross_entropy, token_losses
 
 UNROLL_LIMIT = 6  # at most this many layers are unrolled on the CPU, where a scan costs 8 to 10%
 
@@ -87,17 +89,26 @@ def init(config: ModelConfig, key: Array) -> Decoder:
 
 
 def loss(
-    config: ModelConfig, params: Decoder, tokens_BS: Int[Array, "B S"], z_loss: float = 1e-4
+    config: ModelConfig,
+    params: Decoder,
+    tokens_BS: Int[Array, "B S"],
+    z_loss: float = 1e-4,
+    layout: Layout = ONE_DEVICE,
 ) -> tuple[Float[Array, ""], Parts]:
-    """What training minimises, predicting tokens[:, 1:] from tokens[:, :-1] (S = T + 1), and its parts to log."""
-    x_BTD = hidden(config, params, tokens_BS[:, :-1])
-    return cross_entropy(x_BTD, params.embedding.astype(x_BTD.dtype), tokens_BS[:, 1:], z_loss)
+    """What training minimises, predicting tokens[:, 1:] from tokens[:, :-1] (S = T + 1), and its parts to log.
+
+    Under a mesh all arrays are one device's pieces, and so are the results: their sum over devices is meant.
+    """
+    x_BTD, table_VD = _body(config, params, tokens_BS[:, :-1], layout)
+    return cross_entropy(x_BTD, table_VD, tokens_BS[:, 1:], z_loss, Split.of(layout, config.vocab_size))
 
 
-def losses(config: ModelConfig, params: Decoder, tokens_BS: Int[Array, "B S"]) -> Float[Array, "B T"]:
-    """Cross-entropy of every position, in nats, for evaluation."""
-    x_BTD = hidden(config, params, tokens_BS[:, :-1])
-    return token_losses(x_BTD, params.embedding.astype(x_BTD.dtype), tokens_BS[:, 1:])
+def losses(
+    config: ModelConfig, params: Decoder, tokens_BS: Int[Array, "B S"], layout: Layout = ONE_DEVICE
+) -> Float[Array, "B T"]:
+    """Cross-entropy of every position, in nats, for evaluation. Under a mesh, of one device's sequences."""
+    x_BTD, table_VD = _body(config, params, tokens_BS[:, :-1], layout)
+    return token_losses(x_BTD, table_VD, tokens_BS[:, 1:], Split.of(layout, config.vocab_size))
 
 
 def logits(config: ModelConfig, params: Decoder, tokens_BT: Int[Array, "B T"]) -> Float[Array, "B T V"]:
@@ -113,20 +124,30 @@ def unembed(params: Decoder, x_BTD: Float[Array, "B T D"]) -> Float[Array, "B T 
 
 def hidden(config: ModelConfig, params: Decoder, tokens_BT: Int[Array, "B T"]) -> Float[Array, "B T D"]:
     """The output of the last norm, in the compute type."""
+    return _body(config, params, tokens_BT, ONE_DEVICE)[0]
+
+
+def _body(config: ModelConfig, params: Decoder, tokens_BT: Array, layout: Layout) -> tuple[Array, Array]:
+    """The output of the last norm [B, T, D] and the embedding as the logits take it, in the compute type.
+
+    Under a mesh B is one device's, the embedding is [V / model, D] with V padded, and activations between layers are
+    cut over model along D.
+    """
     c = config.resolved()
-    dtype = compute_dtype()
-    x_BTD = params.embedding.astype(dtype)[tokens_BT]
+    table_VD = layout.whole(params.embedding.astype(layout.compute_dtype()), 1)
+    x_BTD = table_VD[tokens_BT]
     cos_Tk, sin_Tk = rope_angles(tokens_BT.shape[1], c.head_dim, c.rope_theta)
 
     def layer(x_BTD: Array, p: Layers) -> tuple[Array, None]:
-        return block(c, p, x_BTD, cos_Tk[None], sin_Tk[None]), None
+        return block(c, p, x_BTD, cos_Tk[None], sin_Tk[None], layout=layout), None
 
-    if c.n_layers <= UNROLL_LIMIT and jax.default_backend() == "cpu":
+    layer = layout.keep(layer)
+    if c.n_layers <= UNROLL_LIMIT and layout.devices == 1 and jax.default_backend() == "cpu":
         for p in unstack(params.layers, c.n_layers):
             x_BTD, _ = layer(x_BTD, p)
     else:
         x_BTD, _ = jax.lax.scan(layer, x_BTD, params.layers)
-    return layer_norm(x_BTD, params.norm, c.norm_epsilon)
+    return _norm(x_BTD, params.norm, c.norm_epsilon, layout), layout.rows_over_model(table_VD)
 
 
 def block(
@@ -136,35 +157,48 @@ def block(
     cos_BTk: Array,
     sin_BTk: Array,
     attend: Callable[[Array, Array, Array], Array] = attention,
+    layout: Layout = ONE_DEVICE,
 ) -> Array:
     """One parallel block: both branches read the same norm (PaLM section 2). `p` holds one layer, without axis L.
 
     The angles' axis B may be 1. `attend` gets q_BTHK, k_BTK and v_BTK after rotation; decoding puts its cache there.
+    Under a mesh H and F are one device's, and x is cut along D over model before and after.
     """
-    c = config
-    H, K, F, D = c.n_heads, c.head_dim, c.d_ff, c.d_model
     dtype = x_BTD.dtype
-    h_BTD = layer_norm(x_BTD, p.norm, c.norm_epsilon)
+    h_BTD = _norm(x_BTD, p.norm, config.norm_epsilon, layout)
+    D, H, K = p.query.shape  # under a mesh D is a piece here
+    F = p.gate.shape[1]
 
-    kernels = (pairs_to_halves(p.query).reshape(D, H * K), pairs_to_halves(p.key), p.value, p.gate, p.up)
-    joined = jnp.concatenate(kernels, axis=1).astype(dtype)
-    q_BTX, k_BTK, v_BTK, gate_BTF, up_BTF = jax.lax.split(_project(h_BTD, joined), (H * K, K, K, F, F), axis=2)
+    k_DK, v_DK = layout.over_model(p.key, 0), layout.over_model(p.value, 0)
+    kernels = (pairs_to_halves(p.query).reshape(D, H * K), pairs_to_halves(k_DK), v_DK, p.gate, p.up)
+    joined = layout.whole(jnp.concatenate(kernels, axis=1).astype(dtype), 0)
+    q_BTX, k_BTK, v_BTK, gate_BTF, up_BTF = jax.lax.split(
+        layout.projected(_project(h_BTD, joined)), (H * K, K, K, F, F), axis=2
+    )
 
     B, T, _ = x_BTD.shape
     cos, sin = cos_BTk.astype(dtype), sin_BTk.astype(dtype)
     q_BTHK = rotate_halves(q_BTX.reshape(B, T, H, K), cos[:, :, None], sin[:, :, None])
     k_BTK = rotate_halves(k_BTK, cos, sin)
-    a_BTX = attend(q_BTHK, k_BTK, v_BTK).reshape(B, T, H * K)
+    a_BTX = layout.attended(attend(q_BTHK, k_BTK, v_BTK).reshape(B, T, H * K))
     m_BTF = jax.nn.silu(gate_BTF) * up_BTF
 
-    out_XD = p.attention_out.reshape(H * K, D).astype(dtype)
-    return x_BTD + _project(a_BTX, out_XD) + _project(m_BTF, p.mlp_out.astype(dtype))
+    attention_out = layout.whole(p.attention_out.reshape(H * K, -1).astype(dtype), 1)
+    mlp_out = layout.whole(p.mlp_out.astype(dtype), 1)
+    if layout.model == 1:
+        return x_BTD + _project(a_BTX, attention_out) + _project(m_BTF, mlp_out)
+    return x_BTD + layout.sum_over_model(_project(a_BTX, attention_out) + _project(m_BTF, mlp_out))
 
 
 def _project(x_BTX: Array, kernel_XY: Array) -> Array:
     """x kernel over rows joined to one axis: the CPU then takes the gradient of the kernel in half the time."""
     B, T, X = x_BTX.shape
     return (x_BTX.reshape(B * T, X) @ kernel_XY).reshape(B, T, -1)
+
+
+def _norm(x_BTD: Array, scale_D: Array, epsilon: float, layout: Layout) -> Array:
+    """The norm of whole rows; under a mesh, of rows joined over model with a scale joined over all devices."""
+    return layer_norm(layout.over_model(x_BTD, 2), layout.whole(layout.over_model(scale_D, 0), 0), epsilon)
 
 
 def layer_norm(x_BTD: Array, scale_D: Array, epsilon: float) -> Array:
@@ -184,7 +218,7 @@ def unstack(layers: Layers, count: int) -> list[Layers]:
 
 def compute_dtype() -> jnp.dtype:
     """float32 on the CPU, bfloat16 elsewhere; parameters, logits and softmax are float32 everywhere."""
-    return jnp.dtype(jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16)
+    return ONE_DEVICE.compute_dtype()
 
 
 def parameter_axes(params: Decoder) -> Decoder:

@@ -7,10 +7,13 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Float, Int
 
 from areca.config import ModelConfig, OptimizerConfig
 from areca.model import decoder
+from areca.model.layout import DATA, MODEL, ONE_DEVICE, Layout
 from areca.model.loss import Parts
 from areca.train.optimizer import make_optimizer
 
@@ -40,13 +43,14 @@ def train_step(
     state: TrainState,
     tokens_BS: Int[Array, "B S"],
     learning_rate: Float[Array, ""],
+    layout: Layout = ONE_DEVICE,
+    mesh: Mesh | None = None,
 ) -> tuple[TrainState, Float[Array, "5"]]:
-    """The next state and METRICS as one array. Gradients are clipped to a global norm (grad_norm is before)."""
+    """The next state and METRICS as one array. Gradients are clipped to a global norm (grad_norm is before).
 
-    def objective(params: decoder.Decoder) -> tuple[Array, Parts]:
-        return decoder.loss(model, params, tokens_BS, optimizer.z_loss)
-
-    grads, parts = jax.grad(objective, has_aux=True)(state.params)
+    The optimizer is written for whole matrices, and under a mesh jax cuts it; the model's transfers are the layout's.
+    """
+    grads, parts = gradients(model, optimizer.z_loss, state.params, tokens_BS, layout, mesh)
     grad_norm = optax.tree.norm(grads)
     scale = jnp.minimum(1.0, optimizer.clip_norm / jnp.maximum(grad_norm, 1e-12))
     grads = jax.tree.map(lambda g: g * scale, grads)
@@ -59,12 +63,80 @@ def train_step(
     return TrainState(state.step + 1, params, moments), metrics
 
 
-def compile_step(model: ModelConfig, optimizer: OptimizerConfig, state: TrainState, batch: int, context: int) -> Any:
-    """The step for one batch size, compiled ahead; the state is donated."""
+def gradients(
+    model: ModelConfig,
+    z_loss: float,
+    params: decoder.Decoder,
+    tokens_BS: Int[Array, "B S"],
+    layout: Layout = ONE_DEVICE,
+    mesh: Mesh | None = None,
+) -> tuple[decoder.Decoder, Parts]:
+    """The gradient of the objective and its parts; under a mesh cut like the parameters."""
+
+    def local(params: decoder.Decoder, tokens_BS: Array) -> tuple[decoder.Decoder, Parts]:
+        def objective(params: decoder.Decoder) -> tuple[Array, Parts]:
+            return decoder.loss(model, params, tokens_BS, z_loss, layout)
+
+        grads, parts = jax.grad(objective, has_aux=True)(params)
+        if layout.devices > 1:
+            parts = Parts(*(jax.lax.psum(p, (DATA, MODEL)) for p in parts))
+        return grads, parts
+
+    if layout.devices == 1:
+        return local(params, tokens_BS)
+    assert mesh is not None
+    specs = layout.specs(params)
+    return layout.on_mesh(local, mesh, (specs, P(DATA)), (specs, P()))(params, tokens_BS)
+
+
+def abstract_state(
+    model: ModelConfig, optimizer: OptimizerConfig, layout: Layout = ONE_DEVICE, mesh: Mesh | None = None
+) -> TrainState:
+    """Shapes and types of a state, and under a mesh where each leaf lies. Nothing is allocated."""
+    abstract = jax.eval_shape(lambda: init_state(model, optimizer, 0))
+    if mesh is None:
+        return abstract
+    lies = layout.shardings(abstract, mesh)
+    return jax.tree.map(lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), abstract, lies)
+
+
+def lower_step(
+    model: ModelConfig,
+    optimizer: OptimizerConfig,
+    state: TrainState,
+    batch: int,
+    context: int,
+    layout: Layout = ONE_DEVICE,
+    mesh: Mesh | None = None,
+) -> Any:
+    """The step for one batch size, lowered; the state is donated."""
 
     def step(state: TrainState, tokens_BS: Array, learning_rate: Array) -> tuple[TrainState, Array]:
-        return train_step(model, optimizer, state, tokens_BS, learning_rate)
+        return train_step(model, optimizer, state, tokens_BS, learning_rate, layout, mesh)
 
     tokens = jax.ShapeDtypeStruct((batch, context + 1), jnp.int32)
     rate = jax.ShapeDtypeStruct((), jnp.float32)
-    return jax.jit(step, donate_argnums=0).lower(state, tokens, rate).compile()
+    if mesh is None:
+        return jax.jit(step, donate_argnums=0).lower(state, tokens, rate)
+    whole = NamedSharding(mesh, P())
+    lies = layout.shardings(state, mesh)
+    jitted = jax.jit(
+        step,
+        donate_argnums=0,
+        in_shardings=(lies, NamedSharding(mesh, P(DATA)), whole),
+        out_shardings=(lies, whole),
+    )
+    return jitted.lower(state, tokens, rate)
+
+
+def compile_step(
+    model: ModelConfig,
+    optimizer: OptimizerConfig,
+    state: TrainState,
+    batch: int,
+    context: int,
+    layout: Layout = ONE_DEVICE,
+    mesh: Mesh | None = None,
+) -> Any:
+    """The step for one batch size, compiled ahead; the state is donated."""
+    return lower_step(model, optimizer, state, batch, context, layout, mesh).compile()
