@@ -82,13 +82,13 @@ _V5E = "Google Cloud documentation, TPU v5e, system architecture"
 _V5P = "Google Cloud documentation, TPU v5p, system architecture"
 _V6E = "Google Cloud documentation, TPU v6e, system architecture"
 _SCALING = "Austin et al. 2025, How to Scale Your Model, part 2, TPU specs"
-_JOUPPI = "Jouppi et al. 2023 (TPU v4, ISCA), Table 4"
+_JOUPPI = "Jouppi et al. 2023 (TPU v4, ISCA)"
 _A100 = "NVIDIA A100 data sheet, SXM column, dense"
 _H100 = "NVIDIA H100 data sheet, SXM column"
 _H200 = "NVIDIA H200 data sheet, SXM column"
 _DGX_B200 = "NVIDIA DGX B200 data sheet, an eighth of the system"
 _BLACKWELL = "NVIDIA Blackwell architecture technical brief, HGX B200, dense"
-_HALF = "; half of what is printed with sparsity"
+_HALF = "; tensor cores: half of what is printed with sparsity"
 _HOPPER = {"bfloat16": 989.5, "float8": 1979, "tf32": 494.5, "float32": 67}
 _NIC = "data sheet: one 400 Gb/s ConnectX-7 for each GPU"
 
@@ -97,7 +97,7 @@ _TABLE = (
         "tpu-v4", ("TPU v4",), {"bfloat16": 275}, gib=32, memory=1200, ici=300, network=6.25,
         **_sheet(
             _V4, _SCALING, interconnect_bytes_per_second=f"{_JOUPPI}: 6 links of 50 GB/s",
-            tdp_watts=f"none published; 90/170/192 W measured (minimum, mean, maximum), {_V4}",
+            tdp_watts=f"none published; 90/170/192 W measured, {_V4}",
         ),
     ),
     _tpu(

@@ -234,6 +234,7 @@ def test_a_ramp_and_evaluation_on_the_way(tiny_store, tmp_path):
     events = list(read_jsonl(tmp_path / "run" / "events.jsonl"))
     evaluated = [e["tokens"] for e in events if e["event"] == "evaluate"]
     assert [t // 200 for t in evaluated] == [1, 2, 3]
+    assert [r["step"] for r in rows if not r["steady"]] == [1, 7, 9]  # the first, and those after an evaluation
     assert [e["step"] for e in events if e["event"] == "save"] == [len(rows)]  # none on the way, one at the end
 
 
