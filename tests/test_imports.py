@@ -17,7 +17,13 @@ from areca.cli.main import VERBS
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "areca"
 
 # Modules that every room may use, and what each of them may use itself.
-BASE = {"errors": set(), "files": {"errors"}, "config": {"errors", "files", "model"}, "runtime": {"errors", "files"}}
+BASE = {
+    "errors": set(),
+    "files": {"errors"},
+    "chips": {"errors", "files"},
+    "config": {"errors", "files", "model"},
+    "runtime": {"errors", "files"},
+}
 
 # room -> the other rooms it may import. `model` and the four others that stand alone know nothing of each other.
 ROOMS: dict[str, set[str]] = {
@@ -38,7 +44,7 @@ ROOMS["cli"] = set(ROOMS)
 # report reads files, nothing else: it must be able to draw what another version or another tool wrote.
 BASE_OF_ROOM = {"report": {"errors", "files"}}
 
-WITHOUT_JAX = ("data", "laws", "footprint", "report")
+WITHOUT_JAX = ("chips", "data", "laws", "footprint", "report")
 HEAVY = ("jax", "numpy", "scipy", "pyarrow", "matplotlib", "grain", "orbax", "optax", "tokenizers", "torch")
 
 
@@ -97,6 +103,8 @@ def test_imports_point_one_way():
         ("report/page.py", "from areca.config import RunConfig", "report/page.py imports areca.config"),
         ("train/loop.py", "from areca.cli import main", "train/loop.py imports areca.cli"),
         ("laws/fit.py", "import jax.numpy as jnp", "laws/fit.py imports jax.numpy, which laws does without"),
+        ("chips.py", "from areca.config import load", "chips.py imports areca.config"),
+        ("chips.py", "import jax", "chips.py imports jax, which chips does without"),
         ("errors.py", "from areca.files import read_json", "errors.py imports areca.files"),
         ("kitchen/sink.py", "", "kitchen/sink.py is in no room; add it to ROOMS in test_imports.py"),
     ],

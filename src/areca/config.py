@@ -4,13 +4,12 @@ A run's numbers are a function of its RunConfig, the token store's fingerprint, 
 are written to run.json. Quantities along training (warm-up, batch ramp) are in tokens, so they hold across batches.
 """
 
-import tomllib
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from areca.errors import ConfigError, closest
-from areca.files import read_json, sha256_json
+from areca.files import read_table, sha256_json
 from areca.model.config import ModelConfig
 
 
@@ -152,21 +151,6 @@ def _value(value: Any, hint: Any, where: str) -> Any:
 def load(path: str | Path) -> RunConfig:
     """The RunConfig in a TOML or JSON file; ConfigError says what in it can't be used."""
     return from_dict(read_table(path), RunConfig, Path(path).name)
-
-
-def read_table(path: str | Path) -> Any:
-    """The values in a TOML or JSON file, not checked; ConfigError or DataError when there are none."""
-    path = Path(path)
-    if path.suffix == ".json":
-        return read_json(path)
-    if path.suffix != ".toml":
-        raise ConfigError(f"{path} is neither a .toml nor a .json file.")
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML ({error}).") from None
 
 
 def check_seed(seed: int, name: str = "seed") -> None:

@@ -1,17 +1,19 @@
-"""Files that are whole or absent: atomic writes, JSON, JSON lines, digests.
+"""Files that are whole or absent: atomic writes, JSON, JSON lines, TOML, digests.
 
-Readers raise DataError with one sentence; writers never leave half a file under the final name.
+Readers raise DataError (ConfigError for a TOML file) with one sentence; writers never leave half a file under the
+final name.
 """
 
 import hashlib
 import json
 import os
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from areca.errors import DataError
+from areca.errors import ConfigError, DataError
 
 
 def write_atomic(path: Path | str, content: bytes | str) -> None:
@@ -58,6 +60,21 @@ def read_json(path: Path | str) -> Any:
         raise DataError(f"{path} is a directory where a JSON file was expected.") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is not valid JSON ({error}); restore it or remove it.") from None
+
+
+def read_table(path: str | Path) -> Any:
+    """The values in a TOML or JSON file, not checked; ConfigError or DataError when there are none."""
+    path = Path(path)
+    if path.suffix == ".json":
+        return read_json(path)
+    if path.suffix != ".toml":
+        raise ConfigError(f"{path} is neither a .toml nor a .json file.")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML ({error}).") from None
 
 
 def read_jsonl(path: Path | str) -> Iterator[Any]:

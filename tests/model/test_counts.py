@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import pytest
 
@@ -12,11 +13,14 @@ from areca.model.counts import (
     attention_flops_per_token,
     count_params,
     exact_flops_per_token,
+    hardware_flops_per_token,
+    hardware_flops_utilisation,
     model_flops_utilisation,
+    recomputed_flops_per_token,
     six_nd,
     utilisation,
 )
-from areca.model.summary import load_shape, summarise
+from areca.model.summary import load_shape, peak_of, summarise
 
 TINY = ModelConfig(vocab_size=11, d_model=6, n_layers=2, n_heads=3, head_dim=4, d_ff=5)
 
@@ -68,6 +72,53 @@ def test_mfu_is_a_fraction_of_the_peak_of_all_chips():
     ):
         with pytest.raises(ConfigError, match="MFU needs positive"):
             model_flops_utilisation(TINY, context=7, **bad)
+
+
+def test_hfu_is_mfu_without_rematerialization_and_more_with_it():
+    given = {"context": 7, "tokens_per_second": 1e5, "chips": 2, "peak_flops_per_chip": 1e12}
+    mfu = model_flops_utilisation(TINY, **given)
+    assert hardware_flops_utilisation(TINY, **given) == mfu
+    # By hand: 2 L D (H K + 2 K + 2 F) and 4 L H K T more, against 6 x 648 + 12 L H K T.
+    again = 2 * 2 * 6 * (12 + 8 + 10) + 4 * 2 * 3 * 4 * 7
+    assert hardware_flops_per_token(TINY, 7, "block") == 6 * 648 + 12 * 2 * 3 * 4 * 7 + again
+    hfu = hardware_flops_utilisation(TINY, **given, remat="block")
+    assert hfu / mfu == pytest.approx(1 + again / (6 * 648 + 12 * 2 * 3 * 4 * 7))
+    with pytest.raises(ConfigError, match="remat is 'all'; FLOPs are known for 'none', 'block'"):
+        hardware_flops_per_token(TINY, 7, "all")
+
+
+def test_a_rematerialized_block_multiplies_again_what_is_counted():
+    # The matrix products in the gradient of one block with jax.checkpoint, less those without it.
+    import jax
+    import jax.numpy as jnp
+    from jax.extend.core import jaxprs_in_params
+
+    from areca.model import decoder
+    from areca.model.attention import rope_angles
+
+    c, T = ModelConfig(vocab_size=32, d_model=8, n_layers=1, n_heads=3, head_dim=4, d_ff=10).resolved(), 16
+    p = jax.tree.map(lambda a: a[0], decoder.init(c, jax.random.key(0)).layers)
+    cos, sin = rope_angles(T, c.head_dim, c.rope_theta)
+
+    def block(p, x):
+        return decoder.block(c, p, x, cos[None], sin[None])
+
+    def products(jaxpr) -> int:
+        found = 0
+        for e in jaxpr.eqns:
+            if e.primitive.name == "dot_general":
+                contracted = e.params["dimension_numbers"][0][0]
+                k = math.prod(e.invars[0].aval.shape[i] for i in contracted)
+                found += 2 * k * e.outvars[0].aval.size
+            for inner in jaxprs_in_params(e.params):
+                found += products(inner)
+        return found
+
+    def flops(f) -> int:
+        gradient = jax.grad(lambda p, x: jnp.sum(jnp.sin(f(p, x))), argnums=(0, 1))
+        return products(jax.make_jaxpr(gradient)(p, jnp.ones((1, T, 8))).jaxpr)
+
+    assert flops(jax.checkpoint(block)) - flops(block) == T * recomputed_flops_per_token(c, T, "block")
 
 
 def test_a_shape_is_a_preset_a_file_or_widths(tmp_path):
@@ -143,6 +194,24 @@ def test_mfu_without_a_peak_is_refused_not_guessed():
         summarise(shape, tokens=0.5)
     with pytest.raises(ConfigError, match="whole number"):
         summarise(shape, tokens=float("inf"))
+
+
+def test_a_peak_is_a_chip_s_or_a_number():
+    assert peak_of("tpu-v4")[0] == peak_of("", 275)[0] == 275e12
+    assert peak_of() == (0, "")
+    with pytest.raises(ConfigError, match="the peak is given twice"):
+        peak_of("tpu-v4", 275)
+
+
+def test_count_takes_the_peak_of_a_chip_and_prints_the_hfu(capsys):
+    speed = ["count", "palm-540b", "--tokens-per-second", "238300", "--chips", "6144"]
+    assert main([*speed, "--chip", "TPU v4", "--remat", "block"]) == 0
+    table = capsys.readouterr().out
+    # 6 N_total + 12 L H K T + 2 L D (H K + 2 K + 2 F) + 4 L H K T = 3.9868e12, x 238,300 / 1.6896e18.
+    for text in ("46.2%", "56.2%", "3.9868e+12", "tpu-v4, bfloat16: Google Cloud documentation"):
+        assert text in table
+    assert main([*speed, "--peak-tflops", "275", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["hfu"] is None
 
 
 def test_count_prints_a_table_or_json(capsys):

@@ -75,7 +75,7 @@ def write_run(
         for i in range(steps):
             row = {"step": i + 1, "tokens": int(tokens[i]), "loss": trend[i] + 0.05 * rng.normal(), "z_loss": 1e-3}
             row |= {"grad_norm": norm[i], "update_norm": 0.1, "param_norm": 40.0, "learning_rate": rate[i], "batch": 16}
-            f.write(json.dumps(row | {"tokens_per_second": 31_000.0, "mfu": None, "seconds": 0.05}) + "\n")
+            f.write(json.dumps(row | {"tokens_per_second": 31_000.0, "mfu": None, "hfu": None, "seconds": 0.05}) + "\n")
     events = [{"time": 1767225600.0, "event": "start", "step": 0, "devices": 1}]
     events += [{"time": 1767225600.0 + s / 10, "event": "save", "step": s} for s in range(200, steps, 200)]
     events += [{"time": 1767225690.0, "event": "evaluate", "step": steps, "loss": final, "by_corpus": {"docs": final}}]
@@ -96,6 +96,7 @@ def write_run(
         "compile_seconds": 2.0,
         "tokens_per_second": 31_000.0,
         "mfu": 0.31,
+        "hfu": 0.34,
         "energy_kwh": kwh,
     }
     result |= {"carbon_kg": {"value": kwh["value"] * 0.4, "kind": "estimated (TDP)"}, "parameters_sha256": "cd" * 32}

@@ -56,7 +56,14 @@ def test_result_json_says_what_was_trained(finished, tiny_store):
     rows = read_metrics(finished)
     assert r["train_loss_last"] == rows[-1]["loss"]  # the last 5% of 12 steps
     assert r["seconds"] == pytest.approx(sum(row["seconds"] for row in rows))
-    assert r["tokens_per_second"] == sorted(row["tokens_per_second"] for row in rows)[6]
+    # Saved after every fourth step: each stretch has one step that does not count and three that do.
+    assert [row["steady"] for row in rows] == [False, True, True, True] * 3
+    stretches = [3 * 64 / sum(row["seconds"] for row in rows[k + 1 : k + 4]) for k in (0, 4, 8)]
+    assert r["tokens_per_second"] == pytest.approx(sorted(stretches)[1])
+    assert r["hfu"] == r["mfu"]  # nothing is rematerialized
+    assert r["mfu"] == pytest.approx(
+        r["tokens_per_second"] * (6 * r["n_params_total"] + 12 * 2 * 16 * 16) / r["peak_flops"]
+    )
     assert 4 < r["loss"] < 7
     assert set(r["loss_by_corpus"]) == {"big", "small"}
     assert min(r["loss_by_corpus"].values()) < r["loss"] < max(r["loss_by_corpus"].values())
@@ -227,6 +234,7 @@ def test_a_ramp_and_evaluation_on_the_way(tiny_store, tmp_path):
     events = list(read_jsonl(tmp_path / "run" / "events.jsonl"))
     evaluated = [e["tokens"] for e in events if e["event"] == "evaluate"]
     assert [t // 200 for t in evaluated] == [1, 2, 3]
+    assert [r["step"] for r in rows if not r["steady"]] == [1, 7, 9]  # the first, and those after an evaluation
     assert [e["step"] for e in events if e["event"] == "save"] == [len(rows)]  # none on the way, one at the end
 
 

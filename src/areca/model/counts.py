@@ -5,13 +5,16 @@ Three numbers are easily confused and are kept apart everywhere in Areca:
 - `exact`: FLOPs of all matrix multiplications of a training step, forward and backward (3 x forward), with the
   full T x T attention and the output logits; PaLM's convention (Appendix B): 6 N_matmul + 12 L H K T a token.
 - `six_nd`: 6 N D with N the non-embedding parameters (Kaplan et al. 2020, section 2.1).
-- PaLM's MFU uses 6 N_total + 12 L H K T a token, with N_total all parameters.
+- PaLM's MFU uses 6 N_total + 12 L H K T a token, with N_total all parameters; HFU adds what is computed a second
+  time because it was not kept (rematerialization).
 """
 
 from dataclasses import dataclass
 
 from areca.errors import ConfigError
 from areca.model.config import ModelConfig
+
+REMAT = ("none", "block")  # policies of rematerialization whose FLOPs are defined here
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,37 @@ def six_nd(config: ModelConfig, tokens: int) -> int:
     return 6 * count_params(config).non_embedding * tokens
 
 
+def recomputed_flops_per_token(config: ModelConfig, context: int, remat: str) -> int:
+    """FLOPs a token that the backward pass spends on computing activations again, by the policy's name.
+
+    - "none": nothing; every activation is kept.
+    - "block": one activation is kept for each block and the rest of the block is computed again: its products of the
+      input, 2 L (D H K + 2 D K + 2 D F), and the forward T x T products, 4 L H K T. The two output products are not:
+      no gradient needs their results.
+
+    Counted is what the policy adds to the layers, by the same convention as the rest (T x T in full, whatever the
+    attention kernel skips or repeats). ConfigError for a policy that is not defined here.
+    """
+    if remat not in REMAT:
+        raise ConfigError(f"remat is {remat!r}; FLOPs are known for {', '.join(map(repr, REMAT))}.")
+    if remat == "none":
+        return 0
+    c = config.resolved()
+    inputs = c.d_model * (c.n_heads * c.head_dim + 2 * c.head_dim + 2 * c.d_ff)
+    return 2 * c.n_layers * inputs + attention_flops_per_token(config, context) // 3
+
+
+def hardware_flops_per_token(
+    config: ModelConfig, context: int, remat: str = "none", *, recomputed: float | None = None
+) -> float:
+    """Numerator of PaLM's HFU: 6 N_total + 12 L H K T and what `remat` computes again.
+
+    `recomputed` gives those FLOPs a token in place of a policy's name, for a system that kept something else.
+    """
+    again = recomputed_flops_per_token(config, context, remat) if recomputed is None else recomputed
+    return 6 * count_params(config).total + attention_flops_per_token(config, context) + again
+
+
 def model_flops_utilisation(
     config: ModelConfig,
     *,
@@ -75,6 +109,24 @@ def model_flops_utilisation(
         per_token += attention_flops_per_token(config, context)
     return utilisation(
         per_token, tokens_per_second=tokens_per_second, chips=chips, peak_flops_per_chip=peak_flops_per_chip
+    )
+
+
+def hardware_flops_utilisation(
+    config: ModelConfig,
+    *,
+    context: int,
+    tokens_per_second: float,
+    chips: int,
+    peak_flops_per_chip: float,
+    remat: str = "none",
+) -> float:
+    """HFU of PaLM section 4.1 as a fraction: MFU, with the FLOPs of rematerialization counted as work."""
+    return utilisation(
+        hardware_flops_per_token(config, context, remat),
+        tokens_per_second=tokens_per_second,
+        chips=chips,
+        peak_flops_per_chip=peak_flops_per_chip,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from areca import chips as chip_table
 from areca.config import RunConfig, from_dict, read_table
 from areca.errors import ConfigError, closest
 from areca.model.config import PRESETS, ModelConfig
@@ -14,6 +15,8 @@ from areca.model.counts import (
     attention_flops_per_token,
     count_params,
     exact_flops_per_token,
+    hardware_flops_per_token,
+    hardware_flops_utilisation,
     model_flops_utilisation,
     six_nd,
 )
@@ -73,6 +76,16 @@ def _from_file(path: str) -> Shape:
     return Shape(path, from_dict(values, ModelConfig, path), PALM_CONTEXT)
 
 
+def peak_of(chip: str = "", peak_tflops: float = 0) -> tuple[float, str]:
+    """A chip's peak FLOP/s and where it is from, by its name, its file or the number itself; (0, "") for neither."""
+    if not chip:
+        return peak_tflops * 1e12, "as given" if peak_tflops else ""
+    if peak_tflops:
+        raise ConfigError(f"the peak is given twice, by --chip {chip} and --peak-tflops {peak_tflops:g}; give one.")
+    found = chip_table.chip(chip)
+    return found.peak(), f"{found.name}, bfloat16: {found.sources['peak_flops']}"
+
+
 def summarise(
     shape: Shape,
     *,
@@ -80,11 +93,13 @@ def summarise(
     tokens_per_second: float = 0,
     chips: int = 1,
     peak_flops_per_chip: float = 0,
+    remat: str = "",
 ) -> dict[str, Any]:
-    """Parameters, training FLOPs a token and in all, float32 memory and MFU; what was not asked for is None.
+    """Parameters, training FLOPs a token and in all, float32 memory, MFU and HFU; what was not asked for is None.
 
-    Raises ConfigError for a number of tokens that is none, and for an MFU without the chip's peak: an unknown chip
-    has no MFU.
+    `remat` names what the backward pass computes again (counts.REMAT) and asks for the hardware's FLOPs and HFU.
+    Raises ConfigError for a number of tokens that is none, and for an MFU without the chip's peak: an unknown chip has
+    no MFU.
     """
     if not 0 <= tokens < MOST_TOKENS or tokens != int(tokens):
         raise ConfigError(f"tokens is {tokens}; give a whole number of training tokens, such as 780e9.")
@@ -101,6 +116,8 @@ def summarise(
         "exact_flops_per_token": exact,
         "attention_flops_per_token": attention_flops_per_token(shape.config, shape.context),
         "six_n_flops_per_token": six_nd(shape.config, 1),
+        "remat": remat or None,
+        "hardware_flops_per_token": hardware_flops_per_token(shape.config, shape.context, remat) if remat else None,
         "n_tokens": int(tokens) or None,
         "flops_exact": exact * int(tokens) or None,
         "flops_6nd": six_nd(shape.config, int(tokens)) or None,
@@ -110,27 +127,27 @@ def summarise(
             "gradients": FLOAT32_BYTES * n.total,
             "optimizer_state": 2 * FLOAT32_BYTES * n.total,
         },
-        **_utilisation(shape, tokens_per_second, chips, peak_flops_per_chip),
+        "peak_flops_per_chip": peak_flops_per_chip or None,
+        **_utilisation(shape, tokens_per_second, chips, peak_flops_per_chip, remat),
     }
 
 
-def _utilisation(shape: Shape, tokens_per_second: float, chips: int, peak: float) -> dict[str, float | None]:
+def _utilisation(
+    shape: Shape, tokens_per_second: float, chips: int, peak: float, remat: str
+) -> dict[str, float | None]:
     if not tokens_per_second and not peak:
-        return {"mfu": None, "mfu_without_attention": None}
+        return {"mfu": None, "mfu_without_attention": None, "hfu": None}
     if not tokens_per_second or not peak:
-        missing = "--peak-tflops" if tokens_per_second else "--tokens-per-second"
+        missing = "--chip or --peak-tflops" if tokens_per_second else "--tokens-per-second"
         raise ConfigError(
             f"MFU needs {missing} too: it is observed tokens/s x FLOPs a token over the chips' peak FLOP/s."
         )
 
-    def mfu(with_attention: bool) -> float:
-        return model_flops_utilisation(
-            shape.config,
-            context=shape.context,
-            tokens_per_second=tokens_per_second,
-            chips=chips,
-            peak_flops_per_chip=peak,
-            with_attention=with_attention,
-        )
-
-    return {"mfu": mfu(True), "mfu_without_attention": mfu(False)}
+    given: dict[str, Any] = {
+        "context": shape.context, "tokens_per_second": tokens_per_second, "chips": chips, "peak_flops_per_chip": peak
+    }  # fmt: skip
+    return {
+        "mfu": model_flops_utilisation(shape.config, **given),
+        "mfu_without_attention": model_flops_utilisation(shape.config, **given, with_attention=False),
+        "hfu": hardware_flops_utilisation(shape.config, **given, remat=remat) if remat else None,
+    }

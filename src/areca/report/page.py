@@ -46,7 +46,7 @@ TRAINING_NOTE = (
 RUNS_NOTE = (
     "N leaves embeddings out, N total has them. Exact FLOPs count every matrix product of training, attention and "
     "logits included; 6ND is the usual approximation. MFU needs the machine's peak and is blank where that is "
-    "not known. A header sorts."
+    "not known; HFU counts what was rematerialized as well. A header sorts."
 )
 
 

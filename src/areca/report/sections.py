@@ -61,14 +61,15 @@ def _status(key: str, value: Any) -> str:
 
 def runs_table(runs: Sequence[Run]) -> str:
     """Every run, one a row; the headers sort."""
-    headers = ["run", "N", "N total", "D", "exact FLOPs", "6ND FLOPs", "held-out loss", "tokens/s", "MFU", "time"]
+    headers = ["run", "N", "N total", "D", "exact FLOPs", "6ND FLOPs", "held-out loss", "tokens/s", "MFU", "HFU"]
+    headers += ["time"]
     rows = []
     for run in runs:
         unfinished = "" if run.result is not None else ' <span class="tag">not finished</span>'
         cells: list[Cell | str] = [Cell(f"{text(run.name)}{unfinished}", run.name)]
         columns = (
             ("n_params", si), ("n_params_total", si), ("n_tokens", si), ("flops_exact", power), ("flops_6nd", power),
-            ("loss", lambda v: markup.fixed(v, 4)), ("tokens_per_second", si), ("mfu", percent),
+            ("loss", lambda v: markup.fixed(v, 4)), ("tokens_per_second", si), ("mfu", percent), ("hfu", percent),
             ("seconds", markup.duration),
         )  # fmt: skip
         for key, shown in columns:

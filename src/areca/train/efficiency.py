@@ -1,27 +1,26 @@
-"""What a machine could do: peak FLOP/s from a table of accelerators, or measured on a CPU. Unknown stays unknown."""
+"""What a machine could do and what a run made of it. Unknown hardware stays unknown."""
 
 import time
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-# Peak of the matrix units by device kind, in FLOP/s: (bfloat16, source). Matched on jax's device_kind.
-PEAKS: dict[str, tuple[float, str]] = {
-    "TPU v4": (275e12, "Jouppi et al. 2023, Table 1"),
-    "TPU v5p": (459e12, "Google Cloud TPU v5p system architecture"),
-    "NVIDIA A100-SXM4-80GB": (312e12, "NVIDIA A100 data sheet, dense"),
-    "NVIDIA H100 80GB HBM3": (989e12, "NVIDIA H100 data sheet, dense"),
-    "NVIDIA H200": (989e12, "NVIDIA H200 data sheet, dense"),
-}
+from areca import chips
 
 
-def peak_flops(device: Any) -> tuple[float | None, str]:
-    """Peak FLOP/s of one device and where the number is from; (None, "unknown ...") for hardware not in the table.
+def peak_flops(device: Any, dtype: str = "bfloat16") -> tuple[float | None, str]:
+    """Peak FLOP/s of one device and where the number is from; (None, "unknown: ...") for hardware not in the table.
 
-    On a CPU it is measured: the best of some float32 multiplications of 768 x 768 matrices in this process, with
-    its threads. A measurement varies a little from run to run, so MFU on a CPU does too.
+    `dtype` is what an accelerator computes in. On a CPU the peak is measured: the best of some float32 multiplications
+    of 768 x 768 matrices in this process, with its threads. A measurement varies a little from run to run, so MFU on a
+    CPU does too.
     """
     if device.platform != "cpu":
-        known = PEAKS.get(device.device_kind)
-        return known if known else (None, f"unknown: {device.device_kind} is not in the table of chips")
+        known = chips.for_device_kind(device.device_kind)
+        if known is None:
+            return None, f"unknown: {device.device_kind} is not in the table of chips"
+        if dtype not in known.peak_flops:
+            return None, f"unknown: no peak of {known.name} is published for {dtype}"
+        return known.peak(dtype), f"{known.name}, {dtype}: {known.sources['peak_flops']}"
     import jax
     import jax.numpy as jnp
 
@@ -34,3 +33,32 @@ def peak_flops(device: Any) -> tuple[float | None, str]:
         multiply(a).block_until_ready()
         best = min(best, time.perf_counter() - start)
     return 2.0 * n**3 / best, "measured float32 matrix multiplication"
+
+
+def steady_tokens_per_second(rows: Iterable[Mapping[str, Any]], context: int) -> float:
+    """Tokens/s at the steady state, from the lines of metrics.jsonl.
+
+    A line with `steady` false is the first step after a compilation, a save or an evaluation: it does not count, and a
+    new stretch begins. A stretch has the rate of its tokens over its time (single steps are read when the host comes
+    to it, so their own times mean less), and the run has that of the median stretch, weighted by steps. If no step was
+    steady, all of them count.
+    """
+    rows = list(rows)
+    stretches: list[list[float]] = []  # [steps, tokens, seconds]
+    for row in rows:
+        if not row.get("steady", True):
+            stretches.append([0, 0, 0.0])
+            continue
+        if not stretches:
+            stretches.append([0, 0, 0.0])
+        stretches[-1] = [a + b for a, b in zip(stretches[-1], (1, row["batch"] * context, row["seconds"]), strict=True)]
+    stretches = [s for s in stretches if s[0]] or [
+        [len(rows), sum(r["batch"] for r in rows) * context, sum(r["seconds"] for r in rows)]
+    ]
+    stretches.sort(key=lambda s: s[1] / s[2])
+    half = sum(s[0] for s in stretches) / 2
+    for steps, tokens, seconds in stretches:
+        half -= steps
+        if half <= 0:
+            return tokens / seconds
+    raise AssertionError("the weights sum to twice the half")

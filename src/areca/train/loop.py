@@ -25,11 +25,13 @@ from areca.files import write_json
 from areca.model.counts import (
     count_params,
     exact_flops_per_token,
+    hardware_flops_utilisation,
     model_flops_utilisation,
     six_nd,
 )
 from areca.train import schedules
 from areca.train.checkpoint import Checkpoints
+from areca.train.efficiency import steady_tokens_per_second
 from areca.train.identity import Resume, check, identify, look
 from areca.train.record import RunRecord, read_metrics
 from areca.train.signals import Stop, stop_requests
@@ -124,6 +126,7 @@ class _Run:
         self.compile_seconds = 0.0
         self.seconds = 0.0
         self.smooth: float | None = None  # seconds a token, for progress
+        self.steady = False  # whether the next step to be read follows another without a save or an evaluation between
         self.step = 0
 
     def __enter__(self) -> "_Run":
@@ -184,7 +187,7 @@ class _Run:
         if stop.signal and todo:
             self._stop(stop.signal)
         with contextlib.closing(self.batches.iterate((p.first_example, p.batch) for p in todo)) as data:
-            self.last_read = time.perf_counter()
+            self._restart_clock()
             for p, tokens in zip(todo, data, strict=True):
                 before = p.tokens - p.batch * c.data.context
                 # The rate of the middle of the step: a warm-up's first step then moves, its last is at the peak.
@@ -193,7 +196,11 @@ class _Run:
                 self.state, metrics = self.programs[p.batch](self.state, tokens, np.float32(rate))
                 self.pending.append((p, rate, metrics))
                 self.step = p.step
-                while len(self.pending) > RUN_AHEAD:
+                # What is finished is read at once, and the first step after a pause before any other runs: its time is
+                # then its own, and the lines after it have theirs.
+                while self.pending and (
+                    len(self.pending) > RUN_AHEAD or not self.steady or self.pending[0][2].is_ready()
+                ):
                     self._read_one(listener)
                 every = c.evaluation.every_tokens
                 if every and p.tokens // every > before // every and p.step < len(self.plan):
@@ -215,8 +222,7 @@ class _Run:
         last = rows[-max(1, len(rows) // 20) :]
         c, tokens = self.config, self.plan[-1].tokens
         n = count_params(c.model)
-        # The steady state: the median step, so that compilation, saves and evaluations do not count.
-        steady = sorted(r["tokens_per_second"] for r in rows)[len(rows) // 2]
+        steady = steady_tokens_per_second(rows, c.data.context)
         result = {
             "n_params": n.non_embedding,
             "n_params_total": n.total,
@@ -232,6 +238,7 @@ class _Run:
             "compile_seconds": self.compile_seconds,
             "tokens_per_second": steady,
             "mfu": self._mfu(steady),
+            "hfu": self._hfu(steady),
             "peak_flops": self.peak,
             "peak_source": self.peak_source,
             "parameters_sha256": parameters_sha256(self.state.params),
@@ -264,9 +271,12 @@ class _Run:
                 "batch": p.batch,
                 "tokens_per_second": speed,
                 "mfu": mfu,
+                "hfu": self._hfu(speed),
                 "seconds": seconds,
+                "steady": self.steady,
             }
         )
+        self.steady = True
         if not all(math.isfinite(values[m]) for m in ("loss", "z_loss", "grad_norm", "update_norm", "param_norm")):
             latest = self.checkpoints.latest()
             self.record.append_event("not_finite", step=p.step, **values)
@@ -295,6 +305,10 @@ class _Run:
                 )
             )
 
+    def _restart_clock(self) -> None:
+        """The time up to now is no step's, and the next step is no steady one."""
+        self.last_read, self.steady = time.perf_counter(), False
+
     def _drain(self, listener: Listener | None) -> None:
         while self.pending:
             self._read_one(listener)
@@ -307,7 +321,7 @@ class _Run:
         started = time.perf_counter()
         self.checkpoints.save(self.step, self.state, {"step": self.step, "tokens": self.plan[self.step - 1].tokens})
         self.record.append_event("save", step=self.step, blocked_seconds=time.perf_counter() - started)
-        self.last_read = time.perf_counter()
+        self._restart_clock()
 
     def _evaluate(self, step: int) -> dict[str, Any]:
         held_out = self.evaluate(self.state.params)
@@ -315,7 +329,7 @@ class _Run:
             k: v for k, v in held_out.items() if k != "tokens"})  # fmt: skip
         if not math.isfinite(held_out["loss"]):
             raise TrainingError(f"the held-out loss at step {step} is {held_out['loss']}: training has diverged.")
-        self.last_read = time.perf_counter()
+        self._restart_clock()
         return held_out
 
     def _stop(self, number: int) -> None:
@@ -338,6 +352,18 @@ class _Run:
             tokens_per_second=tokens_per_second,
             chips=1,
             peak_flops_per_chip=self.peak,
+        )
+
+    def _hfu(self, tokens_per_second: float, remat: str = "none") -> float | None:
+        if self.peak is None:
+            return None
+        return hardware_flops_utilisation(
+            self.config.model,
+            context=self.config.data.context,
+            tokens_per_second=tokens_per_second,
+            chips=1,
+            peak_flops_per_chip=self.peak,
+            remat=remat,
         )
 
 
