@@ -72,6 +72,15 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True)
+class ParallelConfig:
+    """The mesh of devices of one island, and what a layer keeps for its backward pass (`areca.model.layout`)."""
+
+    data: int = 1  # devices that share the batch; parameters are cut over all devices
+    model: int = 1  # devices that share heads, feed-forward width and vocabulary
+    remat: Literal["none", "selective", "block"] = "none"  # kept: all, the outputs of products, the layer's input
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """One training run."""
 
@@ -84,6 +93,7 @@ class RunConfig:
     evaluation: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     seed: int = 0  # of the initial parameters
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
     threads: int = 0  # XLA's threads on the CPU, part of the numbers; 0: one for each core
 
     def fingerprint(self) -> str:
@@ -172,6 +182,6 @@ def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> l
 
 
 __all__ = [
-    "BatchConfig", "CheckpointConfig", "DataConfig", "EvalConfig", "ModelConfig", "OptimizerConfig", "RunConfig",
-    "ScheduleConfig", "check_seed", "differences", "from_dict", "load", "read_table", "replace", "to_dict",
+    "BatchConfig", "CheckpointConfig", "DataConfig", "EvalConfig", "ModelConfig", "OptimizerConfig", "ParallelConfig",
+    "RunConfig", "ScheduleConfig", "check_seed", "differences", "from_dict", "load", "read_table", "replace", "to_dict",
 ]  # fmt: skip

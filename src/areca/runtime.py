@@ -17,13 +17,16 @@ from areca.errors import ConfigError
 _prepared: int | None = None
 
 
-def prepare(threads: int = 0, *, cache: bool = True) -> int:
-    """Fixes the thread count, the allocator and the compilation cache; returns the threads XLA will use.
+def prepare(threads: int = 0, *, devices: int = 1, cache: bool = True) -> int:
+    """Fixes threads, virtual devices, the allocator and the compilation cache; returns the threads XLA will use.
 
-    `threads` 0 means one for each core this process may use. Raises ConfigError if jax already runs with another
-    count: the numbers would silently be those of another topology.
+    `threads` 0 means one for each core this process may use. `devices` is how many devices the CPU is to show, at
+    least. Raises ConfigError if jax already runs with another count: the numbers would silently be those of another
+    topology.
     """
     global _prepared
+    if devices > 1 and not _backend_started():
+        os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(devices))
     threads = threads or available_cores()
     if not 0 <= threads <= 1024:
         raise ConfigError(f"threads is {threads}; give a number up to 1024, or 0 for one for each core.")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from areca.errors import ConfigError
 from areca.model.config import ModelConfig
 
-REMAT = ("none", "block")  # policies of rematerialization whose FLOPs are defined here
+REMAT = ("none", "selective", "block")  # policies of rematerialization whose FLOPs are defined here
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ def recomputed_flops_per_token(config: ModelConfig, context: int, remat: str) ->
     """FLOPs a token that the backward pass spends on computing activations again, by the policy's name.
 
     - "none": nothing; every activation is kept.
+    - "selective": no product either; norms, rotations and SwiGLU are computed again from the products that are kept.
     - "block": one activation is kept for each block and the rest of the block is computed again: its products of the
       input, 2 L (D H K + 2 D K + 2 D F), and the forward T x T products, 4 L H K T. The two output products are not:
       no gradient needs their results.
@@ -76,7 +77,7 @@ def recomputed_flops_per_token(config: ModelConfig, context: int, remat: str) ->
     """
     if remat not in REMAT:
         raise ConfigError(f"remat is {remat!r}; FLOPs are known for {', '.join(map(repr, REMAT))}.")
-    if remat == "none":
+    if remat != "block":
         return 0
     c = config.resolved()
     inputs = c.d_model * (c.n_heads * c.head_dim + 2 * c.head_dim + 2 * c.d_ff)

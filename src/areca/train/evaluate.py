@@ -7,11 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 from areca.config import RunConfig
 from areca.data.batches import heldout
 from areca.data.store import TokenStore
 from areca.model import decoder
+from areca.model.layout import DATA, ONE_DEVICE, Layout
 
 
 class Evaluator:
@@ -23,6 +26,8 @@ class Evaluator:
         store: TokenStore,
         params: decoder.Decoder,
         mixture: Mapping[str, float] | None = None,
+        layout: Layout = ONE_DEVICE,
+        mesh: Mesh | None = None,
     ) -> None:
         """`mixture` has the shares that training was told to mix corpora in; None where each weighs its size."""
         self.config, self.store, self.mixture = config, store, mixture
@@ -35,8 +40,14 @@ class Evaluator:
             for c in store.corpora
         }
 
+        def losses(params: decoder.Decoder, tokens_BS: Array) -> Array:
+            return decoder.losses(config.model, params, tokens_BS, layout)
+
+        if mesh is not None:
+            losses = layout.on_mesh(losses, mesh, (layout.specs(params), P(DATA)), P(DATA))
+
         def sums(params: decoder.Decoder, tokens_BS: Array, weight_BT: Array) -> Array:
-            loss_BT = decoder.losses(config.model, params, tokens_BS)
+            loss_BT = losses(params, tokens_BS)
             return jnp.stack([jnp.sum(loss_BT * weight_BT), jnp.sum(weight_BT)])
 
         batch, context = config.evaluation.batch, config.data.context

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from areca import runtime
 from areca.config import RunConfig, check_seed, differences, to_dict
@@ -12,6 +12,9 @@ from areca.files import read_json
 from areca.model.counts import attention_flops_per_token, count_params, exact_flops_per_token
 from areca.train import schedules
 from areca.train.record import read_run_json, unstarted
+
+if TYPE_CHECKING:
+    from areca.model.layout import Layout
 
 Resume = Literal["never", "must", "auto"]
 
@@ -32,6 +35,11 @@ def check(config: RunConfig, store: TokenStore) -> None:
         room, setting = name.split(".")
         if (value := getattr(getattr(config, room), setting)) < smallest:
             raise ConfigError(f"{name} is {value}; it must be at least {smallest}.")
+    layout = layout_of(config)
+    layout.check(config.model)
+    for _, batch in config.batch.ramp:
+        layout.check_batch("batch.ramp", batch)
+    layout.check_batch("evaluation.batch", config.evaluation.batch)
     if store.vocab_size > config.model.vocab_size:
         raise ConfigError(
             f"model.vocab_size is {config.model.vocab_size} but the tokenizer of {store.path} has {store.vocab_size} "
@@ -41,6 +49,13 @@ def check(config: RunConfig, store: TokenStore) -> None:
         raise DataError(
             f"{store.path} has no held-out text to evaluate on; build it with more documents or a larger --heldout."
         )
+
+
+def layout_of(config: RunConfig) -> "Layout":
+    """The mesh that a configuration asks for."""
+    from areca.model.layout import Layout
+
+    return Layout(config.parallel.data, config.parallel.model, config.parallel.remat)
 
 
 def identify(config: RunConfig, store: TokenStore, threads: int, labels: dict[str, Any]) -> dict[str, Any]:
@@ -86,6 +101,8 @@ def look(run_dir: Path, wanted: dict[str, Any], resume: Resume, say: Callable[[s
     for one in (old, wanted):
         one["config"]["data"]["store"] = one["store"]["path"]
     changed = [d for d in differences(old["config"], wanted["config"]) if not d.startswith("data.store:")]
+    mesh = [d for d in changed if d.startswith("parallel.")]
+    changed = [d for d in changed if d not in mesh]
     if changed:
         raise CheckpointError(
             f"{run_dir} was trained with another configuration ({'; '.join(changed[:6])}"
@@ -97,6 +114,7 @@ def look(run_dir: Path, wanted: dict[str, Any], resume: Resume, say: Callable[[s
             f"{wanted['store']['path']} ({wanted['store']['fingerprint'][:12]}); resume with the store it had."
         )
     moved = [f"{what} {d}" for what in ("versions", "topology") for d in differences(old[what], wanted[what])]
+    moved += mesh
     if moved:
         say(f"{run_dir} is resumed in another environment, so from here its bits may differ: {'; '.join(moved)}.")
     if not (run_dir / "result.json").exists():

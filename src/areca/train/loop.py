@@ -32,7 +32,7 @@ from areca.model.counts import (
 from areca.train import schedules
 from areca.train.checkpoint import Checkpoints
 from areca.train.efficiency import steady_tokens_per_second
-from areca.train.identity import Resume, check, identify, look
+from areca.train.identity import Resume, check, identify, layout_of, look
 from areca.train.record import RunRecord, read_metrics
 from areca.train.signals import Stop, stop_requests
 
@@ -85,7 +85,7 @@ def train(
         Interrupted: SIGINT or SIGTERM; the state is saved.
     """
     run_dir = Path(run_dir)
-    threads = runtime.prepare(config.threads)
+    threads = runtime.prepare(config.threads, devices=config.parallel.data * config.parallel.model)
     config = replace(config, model=config.model.resolved(), threads=threads)
     store = TokenStore.open(config.data.store)
     check(config, store)
@@ -156,13 +156,19 @@ class _Run:
         resumed = bool(read_metrics(self.run_dir)) or entry is not None
 
         self.peak, self.peak_source = efficiency.peak_flops(jax.devices()[0])
+        # Virtual devices share the cores whose peak was measured.
+        self.chips = 1 if jax.default_backend() == "cpu" else c.parallel.data * c.parallel.model
         started = time.perf_counter()
-        abstract = jax.eval_shape(lambda: step.init_state(c.model, c.optimizer, c.seed))
+        layout = layout_of(c)
+        mesh = layout.mesh() if layout.devices > 1 else None
+        abstract = step.abstract_state(c.model, c.optimizer, layout, mesh)
         sizes = sorted({p.batch for p in self.plan})
-        self.programs = {b: step.compile_step(c.model, c.optimizer, abstract, b, c.data.context) for b in sizes}
-        self.evaluate = Evaluator(c, self.store, abstract.params, self.batches.order.mixture)
+        self.programs = {
+            b: step.compile_step(c.model, c.optimizer, abstract, b, c.data.context, layout, mesh) for b in sizes
+        }
+        self.evaluate = Evaluator(c, self.store, abstract.params, self.batches.order.mixture, layout, mesh)
         if entry is None:
-            self.state = jax.jit(lambda: step.init_state(c.model, c.optimizer, c.seed))()
+            self.state = step.first_state(c.model, c.optimizer, c.seed, layout, mesh)
         else:
             self.state, host = self.checkpoints.restore(entry, abstract)
             self.step = int(host["step"])
@@ -350,20 +356,20 @@ class _Run:
             self.config.model,
             context=self.config.data.context,
             tokens_per_second=tokens_per_second,
-            chips=1,
+            chips=self.chips,
             peak_flops_per_chip=self.peak,
         )
 
-    def _hfu(self, tokens_per_second: float, remat: str = "none") -> float | None:
+    def _hfu(self, tokens_per_second: float) -> float | None:
         if self.peak is None:
             return None
         return hardware_flops_utilisation(
             self.config.model,
             context=self.config.data.context,
             tokens_per_second=tokens_per_second,
-            chips=1,
+            chips=self.chips,
             peak_flops_per_chip=self.peak,
-            remat=remat,
+            remat=self.config.parallel.remat,
         )
 
 

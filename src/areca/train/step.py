@@ -37,6 +37,14 @@ def init_state(model: ModelConfig, optimizer: OptimizerConfig, seed: int) -> Tra
     return TrainState(jnp.zeros((), jnp.int32), params, transformation.init(params))
 
 
+def first_state(
+    model: ModelConfig, optimizer: OptimizerConfig, seed: int, layout: Layout = ONE_DEVICE, mesh: Mesh | None = None
+) -> TrainState:
+    """`init_state`, made where its pieces lie. The same numbers on every mesh but for rounding."""
+    lies = None if mesh is None else layout.shardings(abstract_state(model, optimizer), mesh)
+    return jax.jit(lambda: init_state(model, optimizer, seed), out_shardings=lies)()
+
+
 def train_step(
     model: ModelConfig,
     optimizer: OptimizerConfig,
@@ -100,7 +108,7 @@ def abstract_state(
     return jax.tree.map(lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), abstract, lies)
 
 
-def lower_step(
+def trace_step(
     model: ModelConfig,
     optimizer: OptimizerConfig,
     state: TrainState,
@@ -109,7 +117,7 @@ def lower_step(
     layout: Layout = ONE_DEVICE,
     mesh: Mesh | None = None,
 ) -> Any:
-    """The step for one batch size, lowered; the state is donated."""
+    """The step for one batch size, traced (a jax.stages.Traced: its jaxpr, and `lower()`); the state is donated."""
 
     def step(state: TrainState, tokens_BS: Array, learning_rate: Array) -> tuple[TrainState, Array]:
         return train_step(model, optimizer, state, tokens_BS, learning_rate, layout, mesh)
@@ -117,7 +125,7 @@ def lower_step(
     tokens = jax.ShapeDtypeStruct((batch, context + 1), jnp.int32)
     rate = jax.ShapeDtypeStruct((), jnp.float32)
     if mesh is None:
-        return jax.jit(step, donate_argnums=0).lower(state, tokens, rate)
+        return jax.jit(step, donate_argnums=0).trace(state, tokens, rate)
     whole = NamedSharding(mesh, P())
     lies = layout.shardings(state, mesh)
     jitted = jax.jit(
@@ -126,7 +134,7 @@ def lower_step(
         in_shardings=(lies, NamedSharding(mesh, P(DATA)), whole),
         out_shardings=(lies, whole),
     )
-    return jitted.lower(state, tokens, rate)
+    return jitted.trace(state, tokens, rate)
 
 
 def compile_step(
@@ -139,4 +147,4 @@ def compile_step(
     mesh: Mesh | None = None,
 ) -> Any:
     """The step for one batch size, compiled ahead; the state is donated."""
-    return lower_step(model, optimizer, state, batch, context, layout, mesh).compile()
+    return trace_step(model, optimizer, state, batch, context, layout, mesh).lower().compile()

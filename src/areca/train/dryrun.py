@@ -1,0 +1,221 @@
+"""Will it fit, and how fast can it be: a training step on a mesh, compiled ahead of time on virtual devices.
+
+Nothing is allocated and no accelerator is needed. Exact are the bytes of parameters and optimizer, the FLOPs and the
+transfers (read off the program). The temporaries are those of XLA's CPU compiler, which widens bfloat16 to float32: an
+upper bound. Step times are rooflines: FLOPs at the peak and bytes at full speed of the links, once with transfers
+hidden behind computing and once after it.
+"""
+
+import math
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from areca import chips
+from areca.config import ModelConfig, OptimizerConfig
+from areca.errors import ConfigError
+from areca.model.counts import (
+    count_params,
+    exact_flops_per_token,
+    hardware_flops_per_token,
+    model_flops_utilisation,
+    recomputed_flops_per_token,
+    six_nd,
+)
+
+MOST_DEVICES = 2047  # XLA's CPU backend refuses more
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What is asked: one island's mesh and its share of the batch."""
+
+    model: ModelConfig
+    data: int
+    model_axis: int
+    batch: int  # sequences an island takes in a step
+    context: int
+    remat: str = "block"
+    dtype: str = "bfloat16"
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    islands: int = 1
+    chip: chips.Chip | None = None
+    chips_per_host: int = 4
+
+    @property
+    def devices(self) -> int:
+        """Of one island."""
+        return self.data * self.model_axis
+
+    def compiled_data(self) -> int:
+        """The data axis that is compiled: the whole one, or the largest divisor that XLA's CPU backend takes."""
+        most = MOST_DEVICES // self.model_axis
+        if most < 1:
+            raise ConfigError(
+                f"a model axis of {self.model_axis} is more than the {MOST_DEVICES} devices that can be simulated."
+            )
+        return max(d for d in range(1, min(most, self.data) + 1) if self.data % d == 0)
+
+
+def check(asked: DryRun) -> None:
+    """ConfigError for a mesh or a batch that can't be."""
+    from areca.model.layout import Layout
+
+    layout = Layout(asked.data, asked.model_axis, asked.remat, asked.dtype)  # type: ignore[arg-type]
+    layout.check(asked.model)
+    recomputed_flops_per_token(asked.model, asked.context, asked.remat)
+    for name in ("batch", "context", "islands", "chips_per_host"):
+        if getattr(asked, name) < 1:
+            raise ConfigError(f"{name.replace('_', '-')} is {getattr(asked, name)}; it must be at least 1.")
+    layout.check_batch("batch", asked.batch)
+
+
+def dry_run(asked: DryRun) -> dict[str, Any]:
+    """Compiles the step and gathers what it takes. Needs a process with at least as many devices as are compiled."""
+    from areca.model.layout import DATA, MODEL, Layout
+    from areca.train import step
+    from areca.train.transfers import transfers
+
+    check(asked)
+    data = asked.compiled_data()
+    layout = Layout(data, asked.model_axis, asked.remat, asked.dtype)  # type: ignore[arg-type]
+    mesh = layout.mesh()
+    batch = asked.batch * data // asked.data  # as many sequences on each chip
+    started = time.perf_counter()
+    state = step.abstract_state(asked.model, asked.optimizer, layout, mesh)
+    traced = step.trace_step(asked.model, asked.optimizer, state, batch, asked.context, layout, mesh)
+    memory = traced.lower().compile().memory_analysis()
+    seconds = time.perf_counter() - started
+
+    n = count_params(asked.model)
+    # What is gathered or summed over data is the same bytes whatever the axis' length, but for (n - 1) / n.
+    stretch = _ring(asked.data) / _ring(data) if data > 1 else 1.0
+    moved = [
+        {**asdict(t), "bytes": round(t.bytes * (stretch if t.axis == DATA else 1.0))}
+        for t in transfers(traced.jaxpr, {DATA: data, MODEL: asked.model_axis})
+    ]
+    state_bytes = _state_bytes(asked)
+    result = {
+        "model": asdict(asked.model),
+        "mesh": {"data": asked.data, "model": asked.model_axis, "islands": asked.islands},
+        "devices": asked.devices * asked.islands,
+        "batch": asked.batch * asked.islands,
+        "context": asked.context,
+        "remat": asked.remat,
+        "dtype": asked.dtype,
+        "chip": asked.chip.name if asked.chip else None,
+        "n_params_total": n.total,
+        "n_params": n.non_embedding,
+        "compiled": {
+            "data": data,
+            "model": asked.model_axis,
+            "batch": batch,
+            "seconds": seconds,
+            "argument_bytes": memory.argument_size_in_bytes,
+            "temporary_bytes": memory.temp_size_in_bytes,
+        },
+        "bytes_per_chip": {
+            **state_bytes,
+            "saved_activations": _saved_bytes(asked),
+            "temporaries_at_most": memory.temp_size_in_bytes,
+        },
+        "extrapolated": _extrapolated(asked, data),
+        "flops": _flops(asked),
+        "transfers": moved,
+        "islands_exchange": _exchange(asked),
+    }
+    return result | _verdicts(asked, result)
+
+
+def _ring(n: int) -> float:
+    return (n - 1) / n
+
+
+def _itemsize(dtype: str) -> int:
+    return {"bfloat16": 2, "float16": 2, "float32": 4}[dtype]
+
+
+def _state_bytes(asked: DryRun) -> dict[str, int]:
+    """Float32 parameters and two moments, cut evenly over an island's devices."""
+    each = 4 * count_params(asked.model).total / asked.devices
+    return {"parameters": round(each), "optimizer": round(2 * each), "gradients": round(each)}
+
+
+def _saved_bytes(asked: DryRun) -> int | None:
+    """The input of every layer, cut over both axes: L B T D / devices. None where more is kept."""
+    if asked.remat != "block":
+        return None
+    m = asked.model
+    return m.n_layers * asked.batch * asked.context * m.d_model * _itemsize(asked.dtype) // asked.devices
+
+
+def _extrapolated(asked: DryRun, data: int) -> list[str]:
+    if data == asked.data:
+        return []
+    return [
+        f"compiled on {data} x {asked.model_axis} virtual devices with as many sequences on each (more than "
+        f"{MOST_DEVICES} can't be simulated); bytes of parameters and optimizer are for {asked.data} x "
+        f"{asked.model_axis} by arithmetic, transfers over data by the length of its ring, temporaries as compiled."
+    ]
+
+
+def _flops(asked: DryRun) -> dict[str, float]:
+    tokens = asked.batch * asked.context
+    return {
+        "exact_per_step": exact_flops_per_token(asked.model, asked.context) * tokens * asked.islands,
+        "six_nd_per_step": six_nd(asked.model, tokens * asked.islands),
+        "hardware_per_step": hardware_flops_per_token(asked.model, asked.context, asked.remat) * tokens * asked.islands,
+        "hardware_per_chip": hardware_flops_per_token(asked.model, asked.context, asked.remat) * tokens / asked.devices,
+    }
+
+
+def _exchange(asked: DryRun) -> dict[str, float] | None:
+    """Gradients between islands: each host sends its share to its pair, once a step, in the computation's type."""
+    if asked.islands == 1:
+        return None
+    total = count_params(asked.model).total * _itemsize(asked.dtype)
+    hosts = math.ceil(asked.devices / asked.chips_per_host)
+    return {"bytes": total, "host_pairs": hosts, "bytes_per_host_pair": total / hosts}
+
+
+def _verdicts(asked: DryRun, result: dict[str, Any]) -> dict[str, Any]:
+    """What depends on the chip: whether it fits, and step times by roofline."""
+    chip = asked.chip
+    if chip is None:
+        return {"fits": None, "roofline": None}
+    need = result["bytes_per_chip"]
+    total = need["parameters"] + need["optimizer"] + need["temporaries_at_most"]
+    fits = {"needed_at_most": total, "memory": chip.memory_bytes, "fits": total <= chip.memory_bytes}
+    if not fits["fits"]:  # the bound may be too high, the parts that are exact are not
+        least = need["parameters"] + need["optimizer"] + (need["saved_activations"] or 0)
+        fits["needed_at_least"] = least
+        fits["fits"] = None if least <= chip.memory_bytes else False
+    compute = result["flops"]["hardware_per_chip"] / chip.peak(asked.dtype)
+    inside = None
+    if chip.interconnect_bytes_per_second:
+        inside = sum(t["bytes"] for t in result["transfers"]) / chip.interconnect_bytes_per_second
+    between = 0.0
+    if (exchange := result["islands_exchange"]) is not None:
+        speed = chip.network_bytes_per_second
+        between = exchange["bytes_per_host_pair"] / (speed * asked.chips_per_host) if speed else None
+    roofline: dict[str, Any] = {
+        "compute_seconds": compute,
+        "transfer_seconds": inside,
+        "between_islands_seconds": between,
+    }
+    if inside is not None and between is not None:
+        for name, seconds in (("hidden", max(compute, inside, between)), ("exposed", compute + inside + between)):
+            speed = asked.batch * asked.islands * asked.context / seconds
+            roofline[name] = {"step_seconds": seconds, "tokens_per_second": speed, "mfu": _mfu(asked, speed)}
+    return {"fits": fits, "roofline": roofline}
+
+
+def _mfu(asked: DryRun, tokens_per_second: float) -> float:
+    assert asked.chip is not None
+    return model_flops_utilisation(
+        asked.model,
+        context=asked.context,
+        tokens_per_second=tokens_per_second,
+        chips=asked.devices * asked.islands,
+        peak_flops_per_chip=asked.chip.peak(asked.dtype),
+    )
