@@ -21,6 +21,7 @@ VERBS: dict[str, str] = {
     "fit": "fit scaling laws to run directories or any table",
     "plan": "the run to buy for a budget, with its predicted loss",
     "count": "parameters, FLOPs and MFU of a model",
+    "dryrun": "will it fit: a training step compiled for any mesh, without the chips",
     "generate": "sample text from a checkpoint",
     "report": "one HTML page from run directories",
 }

@@ -7,6 +7,8 @@ hidden behind computing and once after it.
 """
 
 import math
+import os
+import re
 import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 from areca import chips
 from areca.config import ModelConfig, OptimizerConfig
 from areca.errors import ConfigError
+from areca.model.config import PRESETS
 from areca.model.counts import (
     count_params,
     exact_flops_per_token,
@@ -23,6 +26,7 @@ from areca.model.counts import (
     six_nd,
 )
 
+PALM_TOKENS_PER_SECOND = 238_300.0
 MOST_DEVICES = 2047  # XLA's CPU backend refuses more
 
 
@@ -55,6 +59,35 @@ class DryRun:
                 f"a model axis of {self.model_axis} is more than the {MOST_DEVICES} devices that can be simulated."
             )
         return max(d for d in range(1, min(most, self.data) + 1) if self.data % d == 0)
+
+
+def ask(model: ModelConfig, mesh: str, *, batch: int, islands: int, chip: str, **others: Any) -> dict[str, Any]:
+    """`dry_run` from a command's words, in a process whose jax has not started yet.
+
+    `mesh` is "DATAxMODEL", `batch` the sequences of all islands, `chip` a name or a file of areca.chips or empty.
+    """
+    from areca import runtime
+
+    found = re.fullmatch(r"(\d{1,7})[xX](\d{1,7})", mesh)
+    if not found:
+        raise ConfigError(f"the mesh is {mesh!r}; write it as DATAxMODEL, for example 256x12.")
+    if islands < 1 or batch < 1 or batch % islands:
+        raise ConfigError(
+            f"a batch of {batch} sequences can't be shared by {islands} islands; give a multiple of them."
+        )
+    asked = DryRun(
+        model,
+        int(found[1]),
+        int(found[2]),
+        batch // islands,
+        islands=islands,
+        chip=chips.chip(chip) if chip else None,
+        **others,
+    )
+    check(asked)
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    runtime.prepare(1, devices=asked.compiled_data() * asked.model_axis)
+    return dry_run(asked)
 
 
 def check(asked: DryRun) -> None:
@@ -182,7 +215,7 @@ def _verdicts(asked: DryRun, result: dict[str, Any]) -> dict[str, Any]:
     """What depends on the chip: whether it fits, and step times by roofline."""
     chip = asked.chip
     if chip is None:
-        return {"fits": None, "roofline": None}
+        return {"fits": None, "roofline": None, "published": None}
     need = result["bytes_per_chip"]
     total = need["parameters"] + need["optimizer"] + need["temporaries_at_most"]
     fits = {"needed_at_most": total, "memory": chip.memory_bytes, "fits": total <= chip.memory_bytes}
@@ -207,7 +240,29 @@ def _verdicts(asked: DryRun, result: dict[str, Any]) -> dict[str, Any]:
         for name, seconds in (("hidden", max(compute, inside, between)), ("exposed", compute + inside + between)):
             speed = asked.batch * asked.islands * asked.context / seconds
             roofline[name] = {"step_seconds": seconds, "tokens_per_second": speed, "mfu": _mfu(asked, speed)}
-    return {"fits": fits, "roofline": roofline}
+    return {"fits": fits, "roofline": roofline, "published": _published(asked, roofline)}
+
+
+def _published(asked: DryRun, roofline: dict[str, Any]) -> dict[str, Any] | None:
+    """PaLM 540B's throughput (Chowdhery et al. 2022, section 4.1), if this is its configuration."""
+    same = asked.model == PRESETS["palm-540b"].resolved() and asked.chip == chips.chip("tpu-v4")
+    same = same and (asked.data, asked.model_axis, asked.islands, asked.batch, asked.context) == (
+        256,
+        12,
+        2,
+        1024,
+        2048,
+    )
+    if not same:
+        return None
+    seconds = asked.batch * asked.islands * asked.context / PALM_TOKENS_PER_SECOND
+    return {
+        "tokens_per_second": PALM_TOKENS_PER_SECOND,
+        "step_seconds": seconds,
+        "mfu": _mfu(asked, PALM_TOKENS_PER_SECOND),
+        "source": "Chowdhery et al. 2022, section 4.1",
+        "of_exposed": roofline["exposed"]["step_seconds"] / seconds if "exposed" in roofline else None,
+    }
 
 
 def _mfu(asked: DryRun, tokens_per_second: float) -> float:

@@ -69,4 +69,4 @@ def _inner(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _bytes(variables: Iterable[Any]) -> int:
-    return sum(math.prod(v.aval.shape) * np.dtype(v.aval.dtype).itemsize for v in variables if v.aval.shape)
+    return sum(math.prod(v.aval.shape) * np.dtype(v.aval.dtype).itemsize for v in variables)
