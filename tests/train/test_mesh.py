@@ -104,3 +104,4 @@ def test_more_devices_than_there_are_is_refused(tiny_store, tmp_path):
     config = replace(config, evaluation=replace(config.evaluation, batch=16))
     with pytest.raises(ConfigError, match="needs 16 devices and there are 8"):
         train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

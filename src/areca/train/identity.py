@@ -40,6 +40,8 @@ def check(config: RunConfig, store: TokenStore) -> None:
     for _, batch in config.batch.ramp:
         layout.check_batch("batch.ramp", batch)
     layout.check_batch("evaluation.batch", config.evaluation.batch)
+    if layout.devices > 1:
+        layout.mesh()  # says so if there are fewer devices
     if store.vocab_size > config.model.vocab_size:
         raise ConfigError(
             f"model.vocab_size is {config.model.vocab_size} but the tokenizer of {store.path} has {store.vocab_size} "
