@@ -2,8 +2,8 @@
 
 How strongly the terms of N and D are coupled (`areca.laws.parametric`) is not known beforehand, and a law that is wrong
 about it is wrong beyond its rows: with too weak a coupling the runs off the frontier pull the floor E up, and the law
-predicts too high. Every coupling has the same five free parameters, so their Akaike weights are their likelihoods
-(Burnham and Anderson 2002, section 2.9), and an interval over all of them also has the doubt about the form.
+predicts too high. So several are fitted and averaged by their evidence (Hoeting et al. 1999, Bayesian model averaging),
+and an interval over all of them also has the doubt about the form.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ import numpy as np
 from areca.errors import FitError
 from areca.laws.bootstrap import KEPT, Bootstrap, bootstrap, predict_interval
 from areca.laws.observations import Observations
-from areca.laws.parametric import Objective, ParametricFit, check_coupling, fit_parametric
+from areca.laws.parametric import N_PARAMETERS, Objective, ParametricFit, check_coupling, fit_parametric
 
 COUPLINGS = (1.0, 1.5, 2.0)  # from Chinchilla's sum to a root of squares (docs/log.md)
 
@@ -91,20 +91,22 @@ def fit_average(
             notes.append(f"with a coupling of {coupling:g} there is no fit, so it is left out: {error}")
     if not fits:
         raise failure or FitError("there is no coupling to fit; give at least one, such as 1.")
-    weights = akaike_weights(observations, [fit for fit, _ in fits])
+    weights = evidence_weights(observations, [fit for fit, _ in fits])
     return Average(tuple(Form(w, *both) for w, both in zip(weights, fits, strict=True))), notes
 
 
-def akaike_weights(observations: Observations, fits: Sequence[ParametricFit]) -> list[float]:
-    """Weights exp(-AIC / 2), of sum 1, for fits by one objective with equally many parameters.
+def evidence_weights(observations: Observations, fits: Sequence[ParametricFit]) -> list[float]:
+    """Weights of sum 1 for fits by one objective: each form's evidence, with a flat prior over the forms.
 
-    The likelihood is that of the errors the objective is made for: normal for least squares, Laplace's for least
-    absolute deviations and for Huber's function with a delta below the scatter; with the scale that fits best.
+    With p = 5 parameters and a scale that are integrated out under the usual reference prior, the evidence of n rows is
+    scale^-(n - p): flatter than the likelihood's scale^-n, which matters when rows are few. The scale is that of the
+    errors that the objective is made for: root mean square for least squares, mean absolute residual (Laplace) for
+    least absolute deviations and for Huber's function with a delta below the scatter.
     """
     target = np.log(observations.loss)
     residuals = [np.log(f.predict(observations.n_params, observations.n_tokens)) - target for f in fits]
     power = 2 if fits[0].objective == "l2" else 1
     scales = np.array([np.mean(np.abs(r) ** power) ** (1 / power) for r in residuals])
-    likelihood = -len(target) * np.log(np.maximum(scales, 1e-12))
-    weight = np.exp(likelihood - likelihood.max())
+    evidence = -(len(target) - N_PARAMETERS) * np.log(np.maximum(scales, 1e-12))
+    weight = np.exp(evidence - evidence.max())
     return [float(w) for w in weight / weight.sum()]
