@@ -16,9 +16,9 @@ def _ladder(seed=0, noise=0.004, budgets=3, sizes=5):
 def test_same_seed_same_interval_other_seed_nearly_the_same():
     o = _ladder()
     fit = fit_parametric(o)
-    first = predict_interval(fit, bootstrap(o, fit, samples=400, seed=1), 3e5, 1e7)
-    assert first == predict_interval(fit, bootstrap(o, fit, samples=400, seed=1), 3e5, 1e7)
-    other = predict_interval(fit, bootstrap(o, fit, samples=400, seed=2), 3e5, 1e7)
+    first = predict_interval(bootstrap(o, fit, samples=400, seed=1), 3e5, 1e7)
+    assert first == predict_interval(bootstrap(o, fit, samples=400, seed=1), 3e5, 1e7)
+    other = predict_interval(bootstrap(o, fit, samples=400, seed=2), 3e5, 1e7)
     assert first != other
     assert other == pytest.approx(first, rel=0.005)
 
@@ -31,7 +31,7 @@ def test_every_method_brackets_the_prediction_and_widens_with_distance_and_level
     assert samples.failed == 0
 
     def width(n, d, level=0.9):
-        low, high = predict_interval(fit, samples, n, d, level)
+        low, high = predict_interval(samples, n, d, level)
         assert low < fit.predict(n, d) < high
         return (high - low) / fit.predict(n, d)
 
@@ -63,7 +63,7 @@ def test_interval_is_as_wide_as_the_delta_method_says_for_least_squares():
     new = np.array([(log_loss(theta + s, n, d) - log_loss(theta - s, n, d)) / 2e-6 for s in steps])
     leverage = new @ np.linalg.solve(jacobian.T @ jacobian, new)
     half = t.ppf(0.95, len(o) - 5) * fit.sigma * np.sqrt(1 + leverage)
-    low, high = predict_interval(fit, bootstrap(o, fit, samples=2000), n, d)
+    low, high = predict_interval(bootstrap(o, fit, samples=2000), n, d)
     assert np.log(high / low) / 2 == pytest.approx(half, rel=0.07)
 
 
@@ -78,7 +78,7 @@ def test_ninety_percent_intervals_hold_a_new_run_at_four_times_the_compute():
         n, d = truth.optimum(4 * o.flops.max())
         new = truth.loss(n, d) * np.exp(noise * generator.standard_normal())
         fit = fit_parametric(o)
-        low, high = predict_interval(fit, bootstrap(o, fit, samples=150, seed=i), n, d)
+        low, high = predict_interval(bootstrap(o, fit, samples=150, seed=i), n, d)
         held.append(low <= new <= high)
         widths.append((high - low) / 2 / float(fit.predict(n, d)))
     assert 0.82 <= np.mean(held) <= 0.97, np.mean(held)
@@ -107,7 +107,7 @@ def test_levels_and_sample_counts_that_make_no_sense():
     with pytest.raises(ConfigError, match="at least 20"):
         bootstrap(o, fit, samples=3)
     with pytest.raises(ConfigError, match=r"level is 90"):
-        predict_interval(fit, bootstrap(o, fit, samples=20), 1e5, 1e6, level=90)
+        predict_interval(bootstrap(o, fit, samples=20), 1e5, 1e6, level=90)
 
 
 def test_rows_that_are_the_law_itself_have_intervals_without_width():
@@ -116,6 +116,6 @@ def test_rows_that_are_the_law_itself_have_intervals_without_width():
     fit = fit_parametric(rows)
     samples = bootstrap(rows, fit, samples=50)
     assert (fit.E, fit.alpha, fit.beta) == pytest.approx((1.7, 0.34, 0.28), rel=1e-3)
-    low, high = predict_interval(fit, samples, 1e9, 1e11)
+    low, high = predict_interval(samples, 1e9, 1e11)
     assert low == pytest.approx(1.7 + 400 / 1e9**0.34 + 410 / 1e11**0.28, rel=1e-3)
     assert high == pytest.approx(low, rel=1e-4)

@@ -24,22 +24,23 @@ def test_parameters_are_recovered_from_a_ladder_without_noise(objective):
     assert fit.share_of_starts > 0.5
 
 
-def test_derivatives_are_those_of_finite_differences():
+@pytest.mark.parametrize("coupling", [1.0, 1.5, 3.0])
+def test_derivatives_are_those_of_finite_differences(coupling):
     generator = np.random.default_rng(3)
     x, y, target = generator.normal(size=(3, 12)) * [[1.0], [1.0], [0.3]]
     theta = np.array([[0.3, -0.2, 0.1, 0.4, 0.5]])
     weight = generator.uniform(0.5, 2, (1, 12))
-    slope, hessian, _, _ = solver._derivatives(theta, x, y, target[None], weight, 0.4)
+    slope, hessian, _, _ = solver._derivatives(theta, x, y, target[None], weight, 0.4, coupling)
 
     def value(t):
-        return (weight[0] * solver.huber(solver.predict_log_loss(t[None], x, y)[0] - target, 0.4)).sum()
+        return (weight[0] * solver.huber(solver.predict_log_loss(t[None], x, y, coupling)[0] - target, 0.4)).sum()
 
     steps = np.eye(5) * 1e-5
     numeric = [(value(theta[0] + s) - value(theta[0] - s)) / 2e-5 for s in steps]
     np.testing.assert_allclose(slope[0], numeric, rtol=1e-6, atol=1e-9)
 
     def slope_at(t):
-        return solver._derivatives(t[None], x, y, target[None], weight, 0.4)[0][0]
+        return solver._derivatives(t[None], x, y, target[None], weight, 0.4, coupling)[0][0]
 
     numeric = [(slope_at(theta[0] + s) - slope_at(theta[0] - s)) / 2e-5 for s in steps]
     np.testing.assert_allclose(hessian[0], numeric, rtol=1e-5, atol=1e-7)

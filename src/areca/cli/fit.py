@@ -24,6 +24,7 @@ def fit(
     flops_kind: Literal["exact", "6nd"] = "exact",
     objective: Literal["huber", "lad", "l2"] = "huber",
     delta: float = 1e-3,
+    couplings: tuple[float, ...] = (1.0,),
     drop_highest: int = 0,
     bootstrap: int = 1000,
     seed: int = 0,
@@ -46,6 +47,8 @@ def fit(
         flops_kind: of run directories: exact FLOPs, or 6 N D.
         objective: what is summed over the residuals of ln L: Huber's function, absolute values (lad) or squares (l2).
         delta: Huber's delta.
+        couplings: how strongly the terms of N and D decide together: 1 is Chinchilla's sum. With several, as 1 1.5 2,
+            predictions are an average over them, each weighed by how well it fits.
         drop_highest: leave out this many rows of highest loss.
         bootstrap: samples behind the intervals.
         seed: of the bootstrap.
@@ -61,7 +64,13 @@ def fit(
 
     observations = load(paths, n_params=n_params, n_tokens=n_tokens, flops=flops, loss=loss, flops_kind=flops_kind)
     law = fit_laws(
-        observations, objective=objective, delta=delta, drop_highest=drop_highest, samples=bootstrap, seed=seed
+        observations,
+        objective=objective,
+        delta=delta,
+        drop_highest=drop_highest,
+        samples=bootstrap,
+        seed=seed,
+        couplings=couplings,
     )
     if out:
         parent = Path(out).resolve().parent
@@ -99,6 +108,11 @@ def _print(law: "LawReport") -> None:
         f"{law.samples.method} bootstrap of {len(law.samples.theta):,}",
         soft_wrap=True,
     )
+    if law.average:
+        shares = ", ".join(
+            f"{f.weight:.0%} of coupling {f.fit.coupling:g} (E {f.fit.E:.4g})" for f in law.average.forms
+        )
+        console.print(f"predictions are an average of L = E + ((A/N^a)^q + (B/D^b)^q)^(1/q): {shares}", soft_wrap=True)
     if law.isoflop:
         console.print("\n[bold]IsoFLOP valleys[/bold]  ln L as a parabola in ln N")
         table = Table("FLOPs", "runs", "best N", level, "N within 0.1%", "best D", "loss", box=None, pad_edge=False)

@@ -4,6 +4,7 @@
 interval. Knows nothing of models or training; needs numpy and scipy, not jax.
 """
 
+from areca.laws.average import COUPLINGS, Average, Form, fit_average
 from areca.laws.bootstrap import Bootstrap, bootstrap, predict_interval
 from areca.laws.compute import ComputeLaw, fit_compute
 from areca.laws.isoflop import IsoFlop, Valley, fit_isoflop
@@ -13,6 +14,7 @@ from areca.laws.report import LawReport, fit_laws
 from areca.laws.tables import load
 
 __all__ = [
-    "Bootstrap", "ComputeLaw", "IsoFlop", "LawReport", "Observations", "ParametricFit", "Valley", "bootstrap",
-    "fit_compute", "fit_isoflop", "fit_laws", "fit_parametric", "load", "predict_interval",
+    "COUPLINGS", "Average", "Bootstrap", "ComputeLaw", "Form", "IsoFlop", "LawReport", "Observations", "ParametricFit",
+    "Valley", "bootstrap", "fit_average", "fit_compute", "fit_isoflop", "fit_laws", "fit_parametric", "load",
+    "predict_interval",
 ]  # fmt: skip

@@ -10,7 +10,8 @@ Three ways of drawing a sample:
 - `pairs` (the default from 60 rows): rows are drawn with replacement; it asks nothing of the noise.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -35,11 +36,12 @@ class Bootstrap:
     sigma: np.ndarray  # [S] standard deviation of one run's ln L in that sample
     method: str
     failed: int  # samples whose refit did not converge; they are left out
+    coupling: float = 1.0
 
     def predict_log(self, n_params: Any, n_tokens: Any) -> np.ndarray:
         """ln L of every sample at each (N, D) pair -> [S, points]."""
         n, d = np.broadcast_arrays(np.log(np.atleast_1d(n_params)), np.log(np.atleast_1d(n_tokens)))
-        return predict_log_loss(self.theta, n.astype(float), d.astype(float))
+        return predict_log_loss(self.theta, n.astype(float), d.astype(float), self.coupling)
 
     def parameter_intervals(self, level: float = 0.90) -> dict[str, list[float]]:
         """Percentile intervals of A, B, E, alpha, beta and the exponents of N and D on the frontier of C = 6 N D."""
@@ -60,7 +62,7 @@ class Bootstrap:
 
     def thinned(self, count: int = KEPT) -> "Bootstrap":
         """The first `count` samples (they are independent)."""
-        return Bootstrap(self.theta[:count], self.sigma[:count], self.method, self.failed)
+        return replace(self, theta=self.theta[:count], sigma=self.sigma[:count])
 
 
 def bootstrap(
@@ -75,11 +77,12 @@ def bootstrap(
     if method == "auto":
         method = "pairs" if len(observations) >= PAIRS_FROM_ROWS else "parametric"
     if fit.sigma < EXACT:
-        return Bootstrap(np.repeat(fit.theta[None, :], samples, axis=0), np.full(samples, fit.sigma), "exact", 0)
+        theta = np.repeat(fit.theta[None, :], samples, axis=0)
+        return Bootstrap(theta, np.full(samples, fit.sigma), "exact", 0, fit.coupling)
     n, freedom = len(observations), fit.degrees_of_freedom
-    problem = Problem.of(observations, fit.objective, fit.delta)
+    problem = Problem.of(observations, fit.objective, fit.delta, fit.coupling)
     centre = problem.centre(fit.theta[None, :])
-    expected = predict_log_loss(centre, problem.x, problem.y)[0]
+    expected = predict_log_loss(centre, problem.x, problem.y, fit.coupling)[0]
     residual = problem.target - expected
     generator = np.random.default_rng([seed, 0xB007])
     target, weight, sigma = problem.target[None, :], np.ones((1, n)), np.full(samples, fit.sigma)
@@ -100,7 +103,7 @@ def bootstrap(
             f"{failed} of {samples} bootstrap refits did not converge, so the intervals can't be trusted; "
             "add runs over a wider range of N and D, or try --objective l2."
         )
-    return Bootstrap(problem.uncentre(theta[converged]), sigma[converged], method, failed)
+    return Bootstrap(problem.uncentre(theta[converged]), sigma[converged], method, failed, fit.coupling)
 
 
 def solve_samples(
@@ -129,26 +132,29 @@ def interval(values: np.ndarray, level: float) -> list[float]:
 
 
 def predict_interval(
-    fit: ParametricFit, samples: Bootstrap, n_params: float, n_tokens: float, level: float = 0.90
+    samples: Bootstrap | Sequence[tuple[float, Bootstrap]], n_params: float, n_tokens: float, level: float = 0.90
 ) -> tuple[float, float]:
     """(low, high) in nats: where the loss of one new run at (N, D) falls with probability `level`.
 
     Both sources are in it: the law's own uncertainty (the samples' spread at this point) and the noise of a single run
-    (each sample's sigma). The predictive distribution is the mixture over samples of normals in ln L; its quantiles are
-    computed, not drawn, so the interval has no noise beyond the samples'.
+    (each sample's sigma). The predictive distribution is the mixture over samples of normals in ln L, and over forms of
+    the law where several are given with their weights; its quantiles are computed, not drawn, so the interval has no
+    noise beyond the samples'.
     """
     from scipy.optimize import root_scalar
     from scipy.special import ndtr
 
     if not 0 < level < 1:
         raise ConfigError(f"level is {level}; a probability between 0 and 1 is needed, such as 0.9.")
-    centre = samples.predict_log(n_params, n_tokens)[:, 0]
-    sigma = np.maximum(samples.sigma, 1e-12)
+    forms = [(1.0, samples)] if isinstance(samples, Bootstrap) else samples
+    centre = np.concatenate([s.predict_log(n_params, n_tokens)[:, 0] for _, s in forms])
+    sigma = np.maximum(np.concatenate([s.sigma for _, s in forms]), 1e-12)
+    weight = np.concatenate([np.full(len(s.sigma), w / len(s.sigma)) for w, s in forms])
     span = 12 * sigma.max() + np.ptp(centre)
 
     def quantile(p: float) -> float:
         bracket = (centre.min() - span, centre.max() + span)
-        return root_scalar(lambda v: ndtr((v - centre) / sigma).mean() - p, bracket=bracket, method="brentq").root
+        return root_scalar(lambda v: weight @ ndtr((v - centre) / sigma) - p, bracket=bracket, method="brentq").root
 
     low, high = quantile((1 - level) / 2), quantile((1 + level) / 2)
     return float(np.exp(low)), float(np.exp(high))

@@ -1,5 +1,8 @@
 """Chinchilla's parametric law, L(N, D) = E + A / N^alpha + B / D^beta (Hoffmann et al. 2022, approach 3).
 
+Its two terms may be coupled: L = E + ((A / N^alpha)^q + (B / D^beta)^q)^(1/q). q = 1 is Chinchilla's sum; without E and
+with q = 1 / beta it is Kaplan's L(N, D) (2020, equation 1.5), which lets the scarcer of N and D decide.
+
 Fitted on ln L from a grid of starts, with analytic derivatives in float64 and a convergence check. The starts are
 better than the paper's grid of all five: for each pair of exponents the best A, B and E follow by linear least squares
 (variable projection), since 54% of the plain grid ends far from the optimum (Besiroglu et al. 2024).
@@ -45,6 +48,7 @@ class ParametricFit:
     n_range: tuple[float, float]  # smallest and largest N fitted
     d_range: tuple[float, float]
     status: str = "converged"
+    coupling: float = 1.0  # q
 
     @property
     def theta(self) -> np.ndarray:
@@ -58,12 +62,14 @@ class ParametricFit:
     def predict(self, n_params: Any, n_tokens: Any) -> np.ndarray:
         """Loss in nats per token at N parameters (non-embedding) and D tokens, broadcast together."""
         n, d = np.asarray(n_params, float), np.asarray(n_tokens, float)
-        return self.E + self.A * n**-self.alpha + self.B * d**-self.beta
+        of_n, of_d, q = self.A * n**-self.alpha, self.B * d**-self.beta, self.coupling
+        return self.E + (of_n + of_d if q == 1.0 else (of_n**q + of_d**q) ** (1 / q))
 
     def frontier(self, flops: Any) -> tuple[np.ndarray, np.ndarray]:
         """The N and D of least loss under C = 6 N D (Hoffmann et al. 2022, equation 4)."""
         c = np.asarray(flops, float) / 6
-        g = (self.alpha * self.A / (self.beta * self.B)) ** (1 / (self.alpha + self.beta))
+        both = self.alpha + self.beta
+        g = (self.alpha / self.beta) ** (1 / (self.coupling * both)) * (self.A / self.B) ** (1 / both)
         return g * c ** (self.beta / (self.alpha + self.beta)), c ** (self.alpha / (self.alpha + self.beta)) / g
 
     def to_dict(self) -> dict[str, Any]:
@@ -82,16 +88,18 @@ def fit_parametric(
     objective: Objective = "huber",
     delta: float = 1e-3,
     weights: np.ndarray | None = None,
+    coupling: float = 1.0,
 ) -> ParametricFit:
-    """Fits L(N, D) to at least six observations.
+    """Fits L(N, D) with a given coupling of its terms to at least six observations.
 
     `objective` is the sum over observations, of the residual of ln L, of Huber's function (`delta`), of the absolute
     value, or of half the square. Raises FitError when the rows can't determine the law or the optimiser did not
     converge: there is no such thing as a half-converged result.
     """
     check_objective(objective, delta)
+    check_coupling(coupling)
     check_identifiable(observations)
-    problem = Problem.of(observations, objective, delta)
+    problem = Problem.of(observations, objective, delta, coupling)
     weight = np.ones((1, len(observations))) if weights is None else np.asarray(weights, float)[None, :]
     solutions = problem.solve(problem.starts(), problem.target[None, :], weight)
     best = int(np.argmin(solutions.objective))
@@ -116,7 +124,7 @@ def fit_parametric(
                 "check that the columns are mapped as meant, or add runs."
             )
     theta = problem.uncentre(solutions.theta[best][None, :])[0]
-    residual = predict_log_loss(solutions.theta[best][None, :], problem.x, problem.y)[0] - problem.target
+    residual = predict_log_loss(solutions.theta[best][None, :], problem.x, problem.y, coupling)[0] - problem.target
     return ParametricFit(
         A=float(np.exp(theta[0])),
         B=float(np.exp(theta[1])),
@@ -134,6 +142,7 @@ def fit_parametric(
         sigma=float(np.sqrt((residual**2).sum() / (len(observations) - N_PARAMETERS))),
         n_range=(float(observations.n_params.min()), float(observations.n_params.max())),
         d_range=(float(observations.n_tokens.min()), float(observations.n_tokens.max())),
+        coupling=coupling,
     )
 
 
@@ -149,9 +158,10 @@ class Problem:
     deltas: tuple[float, ...]  # solved in turn, each from where the one before ended
     lower: np.ndarray
     upper: np.ndarray
+    coupling: float = 1.0
 
     @staticmethod
-    def of(observations: Observations, objective: str, delta: float) -> "Problem":
+    def of(observations: Observations, objective: str, delta: float, coupling: float = 1.0) -> "Problem":
         x, y, target = np.log(observations.n_params), np.log(observations.n_tokens), np.log(observations.loss)
         deltas = {"huber": (delta,), "lad": LAD_DELTAS, "l2": (1e6,)}[objective]
         if objective == "huber" and delta < 1e-3:
@@ -162,6 +172,7 @@ class Problem:
             x - x.mean(), y - y.mean(), target, float(x.mean()), float(y.mean()), deltas,
             lower=np.array([low - 14, low - 14, low - 7, exponent_low, exponent_low]),
             upper=np.array([high + 3, high + 3, low, exponent_high, exponent_high]),
+            coupling=coupling,
         )  # fmt: skip
 
     def starts(self) -> np.ndarray:
@@ -198,7 +209,10 @@ class Problem:
     ) -> Solutions:
         found = None
         for delta in deltas:
-            found = minimise(theta, self.x, self.y, target, weight, delta=delta, lower=self.lower, upper=self.upper)
+            found = minimise(
+                theta, self.x, self.y, target, weight,
+                delta=delta, lower=self.lower, upper=self.upper, coupling=self.coupling,
+            )  # fmt: skip
             theta = found.theta
         assert found is not None
         return found
@@ -212,6 +226,12 @@ class Problem:
         """The inverse of `uncentre`."""
         shift = np.stack([theta[:, 3] * self.x0, theta[:, 4] * self.y0, *(np.zeros(len(theta)),) * 3], axis=1)
         return theta - shift
+
+
+def check_coupling(coupling: float) -> None:
+    """ConfigError unless it lies in the range that the solver was tried on."""
+    if not 1.0 <= coupling <= 10.0:
+        raise ConfigError(f"coupling is {coupling}; it must lie between 1 (Chinchilla's sum of terms) and 10.")
 
 
 def check_objective(objective: str, delta: float) -> None:

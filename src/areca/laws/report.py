@@ -1,5 +1,6 @@
 """`fit_laws`: every law the rows can carry, with intervals, as one object that is written to and read from law.json."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ import numpy as np
 from areca.config import check_seed
 from areca.errors import DataError
 from areca.files import read_json, write_json
-from areca.laws.bootstrap import KEPT, Bootstrap, bootstrap, predict_interval
+from areca.laws.average import Average, Form, fit_average
+from areca.laws.bootstrap import Bootstrap, bootstrap
 from areca.laws.compute import PF_DAY, fit_compute
 from areca.laws.isoflop import LEVEL, fit_isoflop
 from areca.laws.observations import Observations
@@ -36,10 +38,16 @@ class LawReport:
     seed: int = 0
     notes: list[str] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)  # what was read, relative to law.json's directory
+    average: Average | None = None  # what predicts, if not `parametric` alone
+
+    @property
+    def predictor(self) -> Average:
+        """What predictions come from: the average over couplings, or Chinchilla's form alone."""
+        return self.average or Average((Form(1.0, self.parametric, self.samples),))
 
     def predict(self, n_params: Any, n_tokens: Any) -> np.ndarray:
         """Loss in nats per token."""
-        return self.parametric.predict(n_params, n_tokens)
+        return self.predictor.predict(n_params, n_tokens)
 
     def predict_interval(
         self, n_params: float, n_tokens: float, level: float = 0.90, *, flops: float | None = None
@@ -51,7 +59,7 @@ class LawReport:
         others, scaled by how much further (in ln C) this run lies; and half of its distance to the frontier's power
         law L(C), which has no floor. The larger on each side is added in quadrature.
         """
-        low, high = predict_interval(self.parametric, self.samples, n_params, n_tokens, level)
+        low, high = self.predictor.interval(n_params, n_tokens, level)
         beyond = 0.0 if flops is None else float(np.log(flops / self.observations.flops.max()))
         if beyond <= 0:
             return low, high
@@ -66,17 +74,11 @@ class LawReport:
 
     def to_dict(self) -> dict[str, Any]:
         """law.json. At most 400 samples are written; the intervals are of all that were drawn."""
-        kept = self.samples.thinned(KEPT)
         parametric = {
-            **self.parametric.to_dict(),
+            **Form(1.0, self.parametric, self.samples).to_dict(),
             "intervals": self.intervals,
             "standard_errors": self.standard_errors,
             "level": self.level,
-            "bootstrap": kept.theta.tolist(),
-            "bootstrap_columns": ["lnA", "lnB", "lnE", "alpha", "beta"],
-            "bootstrap_sigma": kept.sigma.tolist(),
-            "bootstrap_method": kept.method,
-            "bootstrap_failed": kept.failed,
         }
         return {
             "format": FORMAT,
@@ -86,6 +88,7 @@ class LawReport:
             "seed": self.seed,
             "pf_day_flops": PF_DAY,
             "parametric": parametric,
+            "average": [f.to_dict() for f in self.average.forms] if self.average else None,
             "isoflop": self.isoflop,
             "compute": self.compute,
             "compute_with_floor": self.compute_with_floor,
@@ -101,15 +104,11 @@ class LawReport:
         """The inverse of `to_dict`, but for the samples not written; DataError when a part is missing."""
         try:
             p = values["parametric"]
-            samples = Bootstrap(
-                np.array(p["bootstrap"], dtype=np.float64).reshape(-1, 5),
-                np.array(p["bootstrap_sigma"], dtype=np.float64),
-                p["bootstrap_method"],
-                p["bootstrap_failed"],
-            )
+            form = Form.from_dict(p)
+            average = values.get("average")
             return LawReport(
-                parametric=ParametricFit.from_dict(p),
-                samples=samples,
+                parametric=form.fit,
+                samples=form.samples,
                 intervals=p["intervals"],
                 standard_errors=p["standard_errors"],
                 isoflop=values["isoflop"],
@@ -121,6 +120,7 @@ class LawReport:
                 seed=values["seed"],
                 notes=list(values["notes"]),
                 sources=list(values.get("sources", [])),
+                average=Average(tuple(Form.from_dict(f) for f in average)) if average else None,
             )
         except (KeyError, TypeError, ValueError) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
@@ -144,13 +144,23 @@ def fit_laws(
     samples: int = 1000,
     seed: int = 0,
     level: float = LEVEL,
+    couplings: Sequence[float] = (1.0,),
 ) -> LawReport:
-    """Fits L(N, D) with its bootstrap, the isoFLOP valleys and L(C). FitError when L(N, D) can't be had."""
+    """Fits L(N, D) with its bootstrap, the isoFLOP valleys and L(C). FitError when L(N, D) can't be had.
+
+    With more couplings than 1, Chinchilla's, predictions and their intervals are an average over them
+    (`areca.laws.average`); `parametric` is Chinchilla's form all the same.
+    """
     check_seed(seed)
     observations = observations.drop_highest(drop_highest)
     fit = fit_parametric(observations, objective=objective, delta=delta)
     drawn = bootstrap(observations, fit, samples=samples, seed=seed)
-    notes = list(observations.notes)
+    notes, average = list(observations.notes), None
+    if tuple(couplings) != (1.0,):
+        average, left_out = fit_average(
+            observations, objective=objective, delta=delta, couplings=couplings, samples=samples, seed=seed
+        )
+        notes += left_out
     if fit.at_bound:
         notes.append(
             f"{' and '.join(fit.at_bound)} ended at the edge of what the fit allows: the rows do not determine it."
@@ -162,7 +172,9 @@ def fit_laws(
     else:
         notes += valleys.notes
         compute, floor = fit_compute(valleys), fit_compute(valleys, with_floor=True)
-    validation = validate_largest_budget(observations, objective=objective, delta=delta, seed=seed, level=level)
+    validation = validate_largest_budget(
+        observations, objective=objective, delta=delta, couplings=couplings, seed=seed, level=level
+    )
     if validation and validation.failed:
         notes.append(
             f"fitted without the largest budget, the law misses its runs by {validation.mean_error:+.1%} on average "
@@ -181,4 +193,5 @@ def fit_laws(
         level=level,
         seed=seed,
         notes=notes,
+        average=average,
     )

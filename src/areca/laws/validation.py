@@ -1,14 +1,15 @@
 """What a law can be held to before a run is bought on it: fit without the largest budget, predict its runs."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from areca.errors import FitError
-from areca.laws.bootstrap import bootstrap, predict_interval
+from areca.laws.average import fit_average
 from areca.laws.observations import Observations
-from areca.laws.parametric import Objective, fit_parametric
+from areca.laws.parametric import Objective
 
 SAMPLES = 200
 
@@ -37,7 +38,13 @@ class Validation:
 
 
 def validate_largest_budget(
-    observations: Observations, *, objective: Objective, delta: float, seed: int, level: float = 0.90
+    observations: Observations,
+    *,
+    objective: Objective,
+    delta: float,
+    couplings: Sequence[float] = (1.0,),
+    seed: int,
+    level: float = 0.90,
 ) -> Validation | None:
     """None where the budgets are fewer than two, or what remains can't carry the law."""
     groups = observations.budgets()
@@ -49,17 +56,14 @@ def validate_largest_budget(
     out |= observations.flops > observations.flops[rows].max()
     rest = observations.select(~out)
     try:
-        fit = fit_parametric(rest, objective=objective, delta=delta)
-        samples = bootstrap(rest, fit, samples=SAMPLES, seed=seed)
+        law, _ = fit_average(rest, objective=objective, delta=delta, couplings=couplings, samples=SAMPLES, seed=seed)
     except FitError:
         return None
     achieved = observations.loss[rows]
-    errors = fit.predict(observations.n_params[rows], observations.n_tokens[rows]) / achieved - 1
+    errors = law.predict(observations.n_params[rows], observations.n_tokens[rows]) / achieved - 1
     held = 0
     for i in rows:
-        low, high = predict_interval(
-            fit, samples, float(observations.n_params[i]), float(observations.n_tokens[i]), level
-        )
+        low, high = law.interval(float(observations.n_params[i]), float(observations.n_tokens[i]), level)
         held += int(low <= observations.loss[i] <= high)
     return Validation(
         budget_flops=budget,

@@ -1,11 +1,12 @@
 """A fitted law as the page draws it, read from law.json: parameters, valleys, and curves through them.
 
-The law is L(N, D) = E + A / N^alpha + B / D^beta (Hoffmann et al. 2022, section 3.3); a valley is a parabola of ln L
+The law is L(N, D) = E + A / N^alpha + B / D^beta (Hoffmann et al. 2022, section 3.3), or for predictions an average
+over forms that couple its two terms, E + ((A / N^alpha)^q + (B / D^beta)^q)^(1/q); a valley is a parabola of ln L
 in ln N at one budget (their approach 2). Losses are nats per token, budgets are training FLOPs.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -61,12 +62,33 @@ class Valley:
 
 
 @dataclass(frozen=True)
+class Form:
+    """One coupling q of the law with its share of the prediction; theta and the resampled fits as in law.json."""
+
+    weight: float
+    coupling: float
+    theta: np.ndarray  # [1, 5] of ln A, ln B, ln E, alpha, beta
+    bootstrap: np.ndarray  # [R, 5]
+
+    @property
+    def floor(self) -> float:
+        """E, in nats per token."""
+        return float(np.exp(self.theta[0, 2]))
+
+    def log_losses(self, theta: np.ndarray, n_params: np.ndarray, n_tokens: np.ndarray) -> np.ndarray:
+        """ln L for each row of theta and each point."""
+        ln_a, ln_b, ln_e, alpha, beta = (column[:, None] for column in theta.T)
+        of_n, of_d, q = ln_a - alpha * np.log(n_params), ln_b - beta * np.log(n_tokens), self.coupling
+        return np.logaddexp(ln_e, np.logaddexp(q * of_n, q * of_d) / q)
+
+
+@dataclass(frozen=True)
 class Law:
     """What law.json says, in the shape that the figures need."""
 
     parameters: dict[str, Parameter]
     status: dict[str, Any]
-    bootstrap: np.ndarray | None  # [R, 5] of ln A, ln B, ln E, alpha, beta
+    forms: list[Form]  # of sum 1 in weight; empty if no parameters are known
     valleys: list[Valley]
     exponents: list[Parameter]
     compute: list[Parameter]
@@ -75,20 +97,25 @@ class Law:
     @property
     def complete(self) -> bool:
         """Whether L(N, D) can be evaluated: all five parameters are there and positive."""
-        return all(name in self.parameters and self.parameters[name].value > 0 for name in PARAMETERS)
+        known = all(name in self.parameters and self.parameters[name].value > 0 for name in PARAMETERS)
+        return known and bool(self.forms)
 
     def predict(self, n_params: np.ndarray, n_tokens: np.ndarray) -> np.ndarray:
-        """L(N, D) in nats per token."""
-        e, a, b, alpha, beta = (self.parameters[name].value for name in PARAMETERS)
-        return e + a * n_params**-alpha + b * n_tokens**-beta
+        """L(N, D) in nats per token: the weighted mean of ln L over the forms."""
+        return np.exp(sum(f.weight * f.log_losses(f.theta, n_params, n_tokens)[0] for f in self.forms))
 
     def band(self, n_params: np.ndarray, n_tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         """The 5th and 95th percentiles of L(N, D) over the resampled fits: the law's own uncertainty, without noise."""
-        if self.bootstrap is None or len(self.bootstrap) < 10:
+        if not self.forms or min(len(f.bootstrap) for f in self.forms) < 10:
             return None
-        ln_a, ln_b, ln_e, alpha, beta = (column[:, None] for column in self.bootstrap.T)
-        losses = np.exp(ln_e) + np.exp(ln_a - alpha * np.log(n_params)) + np.exp(ln_b - beta * np.log(n_tokens))
-        low, high = np.percentile(losses, [5, 95], axis=0)
+        losses = np.concatenate([np.exp(f.log_losses(f.bootstrap, n_params, n_tokens)) for f in self.forms])
+        weights = np.concatenate([np.full(len(f.bootstrap), f.weight / len(f.bootstrap)) for f in self.forms])
+        order = np.argsort(losses, axis=0)
+        losses = np.take_along_axis(losses, order, axis=0)
+        below = np.cumsum(weights[order], axis=0) - 0.5 * weights[order]  # of the weight, up to the middle of each
+        low, high = (
+            np.array([np.interp(p, below[:, i], losses[:, i]) for i in range(losses.shape[1])]) for p in (0.05, 0.95)
+        )
         return low, high
 
     def of_compute(self, flops: np.ndarray) -> np.ndarray | None:
@@ -134,7 +161,7 @@ def read_law(value: dict[str, Any] | None) -> Law | None:
     return Law(
         parameters=parameters,
         status=status,
-        bootstrap=_bootstrap(parametric.get("bootstrap")),
+        forms=_forms(value, parametric),
         valleys=[v for v in map(_valley, objects(isoflop.get("valleys"))) if v],
         exponents=exponents,
         compute=[p for p in (_parameter(compute, name) for name in ("exponent", "c_c_flops", "floor")) if p],
@@ -187,6 +214,24 @@ def _valley(item: dict[str, Any]) -> Valley | None:
 
 def _above_zero(bounds: tuple[float, float] | None) -> tuple[float, float] | None:
     return bounds if bounds and bounds[0] > 0 else None
+
+
+def _forms(value: dict[str, Any], parametric: dict[str, Any]) -> list[Form]:
+    """The forms of `average`, or the parametric law alone."""
+    forms = []
+    for item in objects(value.get("average")) or [parametric]:
+        numbers = [positive(item, name) for name in ("A", "B", "E", "alpha", "beta")]
+        weight = number(item, "weight") if item is not parametric else 1.0
+        if None in numbers or weight is None:
+            return []
+        a, b, e, alpha, beta = (float(x or 0) for x in numbers)
+        theta = np.array([[np.log(a), np.log(b), np.log(e), alpha, beta]])
+        samples = _bootstrap(item.get("bootstrap"))
+        forms.append(
+            Form(weight, positive(item, "coupling") or 1.0, theta, np.empty((0, 5)) if samples is None else samples)
+        )
+    total = sum(f.weight for f in forms)
+    return [replace(f, weight=f.weight / total) for f in forms] if total > 0 else []
 
 
 def _bootstrap(rows: Any) -> np.ndarray | None:

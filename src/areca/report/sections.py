@@ -39,6 +39,9 @@ def law_table(law: Law | None) -> str:
     }
     names |= {"n_starts": "starts", "n_points": "runs fitted", "delta": "Huber's δ"}
     status = [(names.get(k, text(k.replace("_", " "))), _status(k, v)) for k, v in law.status.items()]
+    if len(law.forms) > 1:
+        shares = (f"{percent(f.weight, 0)} of q = {f.coupling:g} (E {f.floor:.3f})" for f in law.forms)
+        status.append(("predictions: average over couplings q of the terms of N and D", ", ".join(shares)))
     warning = ""
     if law.status.get("status", "converged") != "converged":
         warning = absent("The fit did not converge; its numbers are not a result.")

@@ -186,11 +186,11 @@ def _ladder(ladder: Ladder) -> None:
 
 
 def _law(out: Path, settings: Settings) -> Any:
-    from areca.laws import LawReport, fit_laws, load
+    from areca.laws import COUPLINGS, LawReport, fit_laws, load
 
     path = out / "law.json"
     if not path.exists():
-        report = fit_laws(load([out / "ladder"]), seed=settings.seed)
+        report = fit_laws(load([out / "ladder"]), seed=settings.seed, couplings=COUPLINGS)
         replace(report, sources=["ladder"]).save(path)
     # Read back either way, so that the plan is the same whether or not this call made the fit.
     return LawReport.load(path)
