@@ -76,8 +76,9 @@ def describe(spike: Spike) -> str:
     return f"the {name} is {spike.value:.3g}, where {spike.median:.3g} is usual"
 
 
-def exhausted(config: RunConfig, spike: Spike, past: Sequence[int], latest: Entry | None) -> TrainingError:
-    """Why a run stops at a spike that it may not go back from."""
+def exhausted(config: RunConfig, spike: Spike, past: Sequence[int], saved: Sequence[Entry]) -> TrainingError:
+    """Why a run stops at a spike that it may not go back from; `past` has the steps of the spikes that it did."""
+    latest = next((e for e in reversed(saved) if e.step < spike.step), None)
     often = "once" if len(past) == 1 else f"{len(past)} times"
     places = ", ".join(str(s) if n == 1 else f"{s} ({n} times)" for s, n in sorted(collections.Counter(past).items()))
     before = f"after going back {often} already, from step {places}, and " if past else ""

@@ -159,10 +159,13 @@ class _Run:
         if not (self.run_dir / "run.json").exists():
             self.record.write_run_json(self.identity)
         self.compile_seconds = time.perf_counter() - started
-        abandoned = (e.get("seconds", 0.0) for e in read_events(self.run_dir) if e["event"] == "rewind")
-        self.seconds = sum(row["seconds"] for row in read_metrics(self.run_dir)) + sum(abandoned)
+        past = read_events(self.run_dir)
+        abandoned = sum(e["seconds"] for e in past if e["event"] == "rewind")
+        self.seconds = sum(row["seconds"] for row in read_metrics(self.run_dir)) + abandoned
         self.record.append_event("resume" if resumed else "start", step=self.step, peak_flops=self.peak,
                                  peak_source=self.peak_source, compile_seconds=self.compile_seconds)  # fmt: skip
+        if (untold := rewinds.untold(self.rewinds, past)) is not None:
+            self._tell(untold, 0.0)
         if resumed:
             what = "its checkpoint" if entry is not None else "the start (it has no checkpoint yet)"
             say(f"{self.run_dir} goes on from {what} at step {self.step} of {len(self.plan)}.")
@@ -235,20 +238,26 @@ class _Run:
         self.pending.clear()
         self.state = None  # its memory is needed for the one that is loaded
         c, past = self.config, self.rewinds
-        self.record.append_event("spike", **asdict(spike), tokens=self.plan[spike.step - 1].tokens)
+        self.record.append_event(
+            "spike", **asdict(spike), tokens=self.plan[spike.step - 1].tokens, number=len(past) + 1
+        )
         if len(past) >= c.guard.max_rewinds:
-            raise guard.exhausted(c, spike, [r.spike_step for r in past], self.checkpoints.latest())
+            raise guard.exhausted(c, spike, [r.spike_step for r in past], self.checkpoints.entries())
         new = rewinds.decide(c.guard, spike, self.plan)
         rewinds.write(self.run_dir, (*past, new))
         rows = read_metrics(self.run_dir)
         self.rewinds = rewinds.settle(self.run_dir, self.checkpoints, forget=False)
         self._load()
-        lost = sum(row["seconds"] for row in rows[self.step :])
-        self.record.append_event("rewind", step=spike.found_at, **asdict(new), checkpoint=self.step, seconds=lost)
+        self._tell(spike.found_at, sum(row["seconds"] for row in rows[self.step :]))
         say(
             f"{self.run_dir}: {guard.describe(spike)} at step {spike.step}; going back to step {new.to_step} and past"
             f" {c.guard.skip_batches} batches (rewind {len(self.rewinds)} of at most {c.guard.max_rewinds})."
         )
+
+    def _tell(self, found_at: int, lost: float) -> None:
+        """Writes that the last rewind is done, and the seconds of the steps that it threw away."""
+        self.record.append_event("rewind", step=found_at, number=len(self.rewinds), **asdict(self.rewinds[-1]),
+                                 checkpoint=self.step, seconds=lost)  # fmt: skip
 
     def finish(self, labels: dict[str, Any]) -> dict[str, Any]:
         """Evaluates, writes result.json and returns it."""

@@ -113,6 +113,14 @@ def settle(run_dir: Path, checkpoints: Checkpoints, *, forget: bool) -> Rewinds:
     return rewinds
 
 
+def untold(rewinds: Rewinds, events: Sequence[dict[str, Any]]) -> int | None:
+    """The step that found the last spike, if a kill came between the list and the event that tells of the rewind."""
+    told = [e for e in events if e["event"] in ("spike", "rewind")]
+    if not told or told[-1]["event"] != "spike" or told[-1]["number"] != len(rewinds):
+        return None
+    return told[-1]["found_at"]
+
+
 def _of(checkpoints: Checkpoints) -> Rewinds:
     latest = checkpoints.latest()
     return _parse(latest.host.get("rewinds", ())) if latest else ()
