@@ -81,6 +81,25 @@ class ParallelConfig:
 
 
 @dataclass(frozen=True)
+class GuardConfig:
+    """What to do about a spike of the loss: go back and skip, as PaLM did (section 5.1; docs/resume-rewind-skip.md).
+
+    A step is beyond if its log loss, or the log of its update norm over the learning rate, lies `threshold` robust
+    deviations (1.4826 MAD, with a floor) over the median of the `window` steps before it. `patience` such steps in a
+    row are a spike; a loss or norm that is not finite is one at once.
+    """
+
+    enabled: bool = True  # False: only a loss that is not finite stops the run
+    threshold: float = 6.0
+    window: int = 128  # steps
+    min_steps: int = 64  # in the window before anything but what is not finite is called a spike
+    patience: int = 3  # steps in a row: one odd batch is no spike
+    rewind_steps: int = 100  # before the first step of the spike (PaLM: about 100)
+    skip_batches: int = 300  # from there on, so that those of the spike are among them (PaLM: 200 to 500)
+    max_rewinds: int = 20  # in the whole run (PaLM 540B had about 20 spikes); then it stops and says why
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """One training run."""
 
@@ -92,6 +111,7 @@ class RunConfig:
     batch: BatchConfig = field(default_factory=BatchConfig)
     evaluation: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    guard: GuardConfig = field(default_factory=GuardConfig)
     seed: int = 0  # of the initial parameters
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     threads: int = 0  # XLA's threads on the CPU, part of the numbers; 0: one for each core
@@ -182,6 +202,7 @@ def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> l
 
 
 __all__ = [
-    "BatchConfig", "CheckpointConfig", "DataConfig", "EvalConfig", "ModelConfig", "OptimizerConfig", "ParallelConfig",
+    "BatchConfig", "CheckpointConfig", "DataConfig", "EvalConfig", "GuardConfig", "ModelConfig", "OptimizerConfig",
+    "ParallelConfig",
     "RunConfig", "ScheduleConfig", "check_seed", "differences", "from_dict", "load", "read_table", "replace", "to_dict",
 ]  # fmt: skip

@@ -234,6 +234,33 @@ def test_a_deleted_checkpoint_leaves_the_record_before_the_disk(tmp_path, monkey
     assert not (tmp_path / "1").exists()
 
 
+def test_there_is_always_a_place_to_go_back_to_and_few_are_kept_for_it(tmp_path):
+    # At every instant: the newest of all saves that lies 25 steps back is at most another 25 and a save further back
+    # than it would be if all were kept, and two more than keep_last are there.
+    saves = [3, 10, 20, 30, 33, 40, 50, 60, 70, 77, 80, 90, 100]
+    with Checkpoints(tmp_path, keep_last=1, reach=25) as checkpoints:
+        for i, step in enumerate(saves):
+            checkpoints.save(step, {"x": jnp.zeros(1)}, {})
+            checkpoints.wait()
+            kept = [0, *(e.step for e in checkpoints.entries())]
+            best, have = (max(k for k in [0, *of] if k <= max(0, step - 25)) for of in (saves[: i + 1], kept))
+            assert best - have <= 25 + 10
+            assert len(kept) - 1 <= 3
+        checkpoints.reach = 0
+        checkpoints.save(110, {"x": jnp.zeros(1)}, {})
+        checkpoints.wait()
+        assert [e.step for e in checkpoints.entries()] == [110]
+
+
+def test_forgetting_what_comes_after_a_step_that_is_no_checkpoint(tmp_path):
+    with _saved(tmp_path, 2, 4, 6) as checkpoints:
+        checkpoints.forget(5)
+        assert [e.step for e in checkpoints.entries()] == [2, 4]
+        checkpoints.forget(0)
+        assert checkpoints.latest() is None
+        assert [p.name for p in tmp_path.iterdir()] == ["record.json"]
+
+
 def test_latest_follows_the_record_after_a_rewind(tmp_path):
     with _saved(tmp_path, 10, 20, 30) as checkpoints:
         with pytest.raises(CheckpointError, match="no checkpoint of step 15; the record lists 10, 20, 30"):

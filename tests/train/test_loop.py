@@ -9,7 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from areca.config import BatchConfig, CheckpointConfig, EvalConfig, ModelConfig, OptimizerConfig, ScheduleConfig
+from areca.config import (
+    BatchConfig,
+    CheckpointConfig,
+    EvalConfig,
+    GuardConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+)
 from areca.data.store import TokenStore
 from areca.errors import CheckpointError, ConfigError, DataError, Interrupted, TrainingError
 from areca.files import read_json, read_jsonl
@@ -191,7 +199,7 @@ def test_another_environment_is_said(copy, tiny_store):
     assert "bits may differ: versions jaxlib: '0.0.1' ->" in said[0]
 
 
-def test_divergence_stops_and_leaves_the_last_good_checkpoint(tiny_store, tmp_path):
+def test_divergence_without_the_guard_stops_and_leaves_the_last_good_checkpoint(tiny_store, tmp_path):
     # Far too large a rate after a constant warm-up that is harmless: the parameters overflow after the first save.
     run_dir = tmp_path / "run"
     config = tiny_config(
@@ -199,6 +207,7 @@ def test_divergence_stops_and_leaves_the_last_good_checkpoint(tiny_store, tmp_pa
         optimizer=OptimizerConfig(learning_rate=1e18),
         schedule=ScheduleConfig(name="cosine", warmup_tokens=0),
         checkpoint=CheckpointConfig(every_steps=1),
+        guard=GuardConfig(enabled=False),
     )
     with pytest.raises(TrainingError, match=r"at step \d+ the loss is .*diverged .*lower optimizer.learning_rate"):
         train(config, run_dir)

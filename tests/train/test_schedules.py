@@ -56,6 +56,20 @@ def test_steps_read_every_example_once_and_count_tokens():
     assert [p.step for p in plan] == [1, 2, 3, 4, 5]
 
 
+def test_skipped_examples_are_read_by_no_step_and_advance_nothing():
+    ramp = BatchConfig(((0, 2), (30, 3), (60, 5)))
+    plan = list(steps(ramp, 150, 10))
+    # Example 2 begins at the first range; steps of 3 and 5 would touch the second and third and start past them.
+    skipping = list(steps(ramp, 150, 10, [(2, 5), (8, 9), (13, 20)]))
+    assert [p.first_example for p in skipping] == [0, 5, 9, 20, 25]
+    assert [(p.step, p.batch, p.tokens) for p in skipping] == [(p.step, p.batch, p.tokens) for p in plan]
+
+
+def test_a_skipped_range_that_no_step_reaches_changes_nothing():
+    ramp = BatchConfig(((0, 4),))
+    assert list(steps(ramp, 100, 10, [(12, 99)])) == list(steps(ramp, 100, 10))
+
+
 def test_the_last_step_is_whole():
     plan = list(steps(BatchConfig(((0, 4),)), 100, 10))
     assert [p.tokens for p in plan] == [40, 80, 120]

@@ -95,3 +95,21 @@ def test_stacking_of_the_real_parameters_is_declared(start):
     assert set(jax.tree.leaves(axes.layers)) == {1}
     assert jax.tree.leaves(replace(axes, layers=None)) == [0, 0]
     assert all(leaf.shape[0] == MODEL.n_layers for leaf in jax.tree.leaves(start.params.layers))
+
+
+@pytest.mark.parametrize("optimizer", [PALM, OptimizerConfig(name="adam", beta2=0.95)])
+def test_a_step_that_is_not_finite_changes_nothing(start, optimizer):
+    # A huge embedding overflows the logits; everything else, -0.0 included, must come back with the same bits.
+    ready = jax.jit(lambda: init_state(MODEL, optimizer, 0))()
+    ready, _ = _step(ready, optimizer)  # moments that are not zero
+    params = jax.tree.map(lambda p: p.at[(0,) * p.ndim].set(-0.0), ready.params)
+    params = replace(params, embedding=params.embedding.at[1].set(3e38))
+    before = TrainState(ready.step, params, ready.optimizer)
+    after, metrics = _step(before, optimizer)
+    assert not np.isfinite(metrics["loss"])
+    assert metrics["update_norm"] == 0.0
+    assert int(after.step) == int(before.step) == 1
+    bits = [[np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(s)] for s in (before, after)]
+    assert bits[0] == bits[1]
+    finite, _ = _step(ready, optimizer)
+    assert int(finite.step) == 2

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from areca.report import markup
+from areca.report import markup, spikes
 from areca.report.figures import COLOURS, Budgets, Figure, around, axis, figure, rounded
 from areca.report.gather import Run, positive
 
@@ -30,7 +30,7 @@ def downsample(
 
 
 def training(runs: Sequence[Run], verify: Run | None, budgets: Budgets) -> Figure | None:
-    """Training loss against tokens of every run, with the held-out loss of each evaluation and at the end."""
+    """Training loss against tokens of every run, with held-out losses, spikes and where training went back to."""
     data: list[Figure] = []
     spans: list[float] = []
     named: set[str] = set()
@@ -64,6 +64,7 @@ def training(runs: Sequence[Run], verify: Run | None, budgets: Budgets) -> Figur
             }
         )
         named.add(label)
+        data += spikes.traces(run, named)
         held = heldout(run)
         if held:
             data.append(

@@ -13,7 +13,7 @@ import numpy as np
 from areca import __version__
 from areca.errors import ConfigError
 from areca.files import write_atomic, write_json
-from areca.report import curves, plots, sections
+from areca.report import curves, plots, sections, spikes
 from areca.report.figures import Budgets, Figure
 from areca.report.gather import Gathered, gather
 from areca.report.headline import headline
@@ -154,7 +154,11 @@ def _training(found: Gathered, budgets: Budgets, place: Any) -> str:
         "plot-internals", f"Learning rate and gradient norm {title}", curves.internals(watched),
         "There are no metrics to draw.", "", 420,
     )  # fmt: skip
-    return section("training", "Training curves", loss, f"<h3>Learning rate and gradient norm {title}</h3>", inner)
+    told = "".join(f"<li>{words}</li>" for words in spikes.sentences(found.all_runs))
+    told = f'<h3>Spikes and rewinds</h3><ul class="spikes">{told}</ul>' if told else ""
+    return section(
+        "training", "Training curves", loss, told, f"<h3>Learning rate and gradient norm {title}</h3>", inner
+    )
 
 
 def _page(found: Gathered, parts: list[tuple[str, str]], drawn: dict[str, Figure]) -> str:

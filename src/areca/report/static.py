@@ -17,6 +17,7 @@ from areca.report.curves import downsample, heldout
 from areca.report.figures import Budgets, around, decade_ticks, log_space, same_budget
 from areca.report.gather import Gathered, pair, positive
 from areca.report.law import Law, Point, points_of
+from areca.report.spikes import marks
 
 # Okabe and Ito's colours in the order of report.css, and shapes in the order of figures.SHAPES.
 PALETTE = {"@c0": "#0072b2", "@c1": "#d98c00", "@c2": "#009e73", "@c3": "#d55e00", "@c4": "#b8628f", "@c5": "#3a9bd0"}
@@ -161,6 +162,11 @@ def _curves(ax: Axes, found: Gathered, budgets: Budgets) -> None:
         labelled.add(label)
         held = heldout(run)
         ax.plot([t for t, _ in held], [v for _, v in held], "o", color=colour, ms=3.5, mec="white", mew=0.6)
+        for mark in marks(run):
+            shape = {"spike": "x", "rewind": "<"}[mark.kind]
+            name = None if mark.kind in labelled else mark.kind
+            ax.plot([mark.tokens], [mark.loss], shape, color=PALETTE["@c3"], ms=6, label=name)
+            labelled.add(mark.kind)
     _logarithmic(ax, *around(spans, 1.15))
     ax.set(xlabel="tokens seen", ylabel="training loss (dots: held-out), nats per token")
     if len(labelled) <= 10:

@@ -73,7 +73,7 @@ def row(run: Run) -> dict[str, Any]:
     """One run in the table of runs."""
     result = run.result or {}
     names = ("n_params", "n_params_total", "n_tokens", "flops_exact", "flops_6nd", "loss", "train_loss_last")
-    names += ("tokens_per_second", "mfu", "hfu", "seconds", "compile_seconds", "steps")
+    names += ("tokens_per_second", "mfu", "hfu", "seconds", "compile_seconds", "steps", "rewinds", "skipped_tokens")
     return {
         "name": run.name,
         "finished": run.result is not None,

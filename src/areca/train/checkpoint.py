@@ -37,12 +37,22 @@ class Checkpoints:
     Opened for writing, it creates the directory and sweeps away what a killed process left; opened with
     `writable=False` it changes nothing. `missing` has the steps that the record lists but the disk lost.
 
+    Retention keeps the last `keep_last`, every `keep_every_steps`, and, while `reach` is not 0, a place to go back to
+    from the latest by that many steps: the newest that lies so far back, and the one after it, which will once training
+    has gone on. So two more suffice, and going back by `reach` never repeats many more steps than that.
+
     Raises CheckpointError for a record that can't be trusted and for every failure to save or restore. A save that
     fails in the background raises at the next `save`, `check`, `wait` or `close`.
     """
 
     def __init__(
-        self, directory: Path | str, keep_last: int = 2, keep_every_steps: int = 0, *, writable: bool = True
+        self,
+        directory: Path | str,
+        keep_last: int = 2,
+        keep_every_steps: int = 0,
+        *,
+        reach: int = 0,
+        writable: bool = True,
     ) -> None:
         if keep_last < 1 or keep_every_steps < 0:
             raise ConfigError(
@@ -52,6 +62,7 @@ class Checkpoints:
         self.directory = Path(directory).absolute()
         self.keep_last = keep_last
         self.keep_every_steps = keep_every_steps
+        self.reach = reach
         self.writable = writable
         self._entries: tuple[Entry, ...] = ()
         self._thread: threading.Thread | None = None
@@ -172,10 +183,15 @@ class Checkpoints:
     def rewind(self, step: int) -> Entry:
         """Forgets every checkpoint after `step`, which must be one; training can then be resumed from it."""
         self._finish()
-        self._must_write()
         entry = self.entry(step)
-        self._replace(self._entries[: self._entries.index(entry) + 1])
+        self.forget(step)
         return entry
+
+    def forget(self, after: int) -> None:
+        """Forgets every checkpoint after a step, be it one or not."""
+        self._finish()
+        self._must_write()
+        self._replace(tuple(e for e in self._entries if e.step <= after))
 
     def close(self) -> None:
         """Waits for the save in progress and lets go of orbax."""
@@ -227,7 +243,11 @@ class Checkpoints:
     def _kept(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
         recent = entries[-self.keep_last :]
         every = self.keep_every_steps
-        return tuple(e for e in entries if e in recent or (every > 0 and e.step % every == 0))
+        back: tuple[Entry, ...] = ()
+        if self.reach:
+            far = sum(e.step <= entries[-1].step - self.reach for e in entries)
+            back = entries[max(0, far - 1) : far + 1]
+        return tuple(e for e in entries if e in recent or e in back or (every > 0 and e.step % every == 0))
 
     # --- the background
 

@@ -1,5 +1,6 @@
 """What a run is: its identity as run.json records it, whether settings can be used, and what a directory holds."""
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,7 +11,7 @@ from areca.data.store import TokenStore
 from areca.errors import CheckpointError, ConfigError, DataError
 from areca.files import read_json
 from areca.model.counts import attention_flops_per_token, count_params, exact_flops_per_token
-from areca.train import schedules
+from areca.train import guard, schedules
 from areca.train.record import read_run_json, unstarted
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def check(config: RunConfig, store: TokenStore) -> None:
     check_seed(config.data.seed, "data.seed")
     schedules.check(config.schedule, config.batch, config.tokens, config.data.context)
     make_optimizer(config.optimizer, None)
+    guard.check(config.guard)
     least = {"evaluation.batch": 1, "evaluation.every_tokens": 0, "evaluation.max_tokens": 0}
     least |= {"checkpoint.every_steps": 0, "checkpoint.keep_last": 1, "checkpoint.keep_every_steps": 0}
     for name, smallest in least.items():
@@ -123,3 +125,16 @@ def look(run_dir: Path, wanted: dict[str, Any], resume: Resume, say: Callable[[s
         return None
     say(f"{run_dir} is finished already; this is its result.")
     return read_json(run_dir / "result.json")
+
+
+def parameters_sha256(params: Any) -> str:
+    """SHA-256 over every parameter's path, shape, type and bytes: equal digests mean equal bits."""
+    import jax
+    import numpy as np
+
+    digest = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+        value = np.asarray(leaf)
+        digest.update(f"{jax.tree_util.keystr(path)} {value.shape} {value.dtype}\n".encode())
+        digest.update(np.ascontiguousarray(value).tobytes())
+    return digest.hexdigest()

@@ -1,18 +1,18 @@
 """A run from its configuration to result.json: start or resume, step, log, evaluate, save, stop cleanly.
 
 The trajectory is a function of (config, store, versions, topology). What the loop keeps beside the TrainState are
-integers (step, tokens, next example), so a run killed at any instant goes on from its last checkpoint with the same
-bits: metrics past the checkpoint are cut off and computed again.
+integers (step, tokens, ranges of examples to skip), so a run killed at any instant goes on from its last checkpoint
+with the same bits: metrics past the checkpoint are cut off and computed again. A spike takes the same way back, past
+other examples.
 """
 
 import collections
 import contextlib
-import hashlib
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,33 +29,15 @@ from areca.model.counts import (
     model_flops_utilisation,
     six_nd,
 )
-from areca.train import schedules
+from areca.train import guard, rewinds, schedules
 from areca.train.checkpoint import Checkpoints
 from areca.train.efficiency import steady_tokens_per_second
-from areca.train.identity import Resume, check, identify, layout_of, look
-from areca.train.record import RunRecord, read_metrics
+from areca.train.identity import Resume, check, identify, layout_of, look, parameters_sha256
+from areca.train.progress import Listener, Progress, Say
+from areca.train.record import RunRecord, read_events, read_metrics
 from areca.train.signals import Stop, stop_requests
 
 RUN_AHEAD = 8  # steps enqueued before their metrics are read (more than 32 with a collective hang XLA on the CPU)
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a listener hears after each step that has been read back. `loss` is the step's training loss."""
-
-    run: str
-    step: int
-    steps: int
-    tokens: int
-    total_tokens: int
-    loss: float
-    tokens_per_second: float
-    mfu: float | None
-    seconds_left: float
-
-
-Listener = Callable[[Progress], None]
-Say = Callable[[str], None]
 
 
 def train(
@@ -81,7 +63,8 @@ def train(
     Raises:
         ConfigError, DataError: settings that can't be used, before anything is written.
         CheckpointError: nothing to resume, a changed configuration (says what), a damaged checkpoint.
-        TrainingError: the loss is not finite; the last checkpoint is from before.
+        TrainingError: the loss spiked more often than the guard may go back, or it is not finite and there is no
+            guard; the last checkpoint is from before.
         Interrupted: SIGINT or SIGTERM; the state is saved.
     """
     run_dir = Path(run_dir)
@@ -103,12 +86,22 @@ def train(
         _memory(config),
     ):
         run.begin(from_step, say)
-        run.loop(stop, listener)
+        run.loop(stop, listener, say)
         return run.finish(labels or {})
+
+
+class _Spiked(Exception):
+    """Unwinds from the step whose metrics were read to the loop that goes back."""
+
+    def __init__(self, spike: guard.Spike) -> None:
+        super().__init__()
+        self.spike = spike
 
 
 class _Run:
     """The moving parts of one run in progress."""
+
+    state: Any  # TrainState
 
     def __init__(
         self,
@@ -131,7 +124,9 @@ class _Run:
 
     def __enter__(self) -> "_Run":
         c = self.config.checkpoint
-        self.checkpoints = Checkpoints(self.run_dir / "checkpoints", c.keep_last, c.keep_every_steps)
+        g = self.config.guard
+        reach = g.rewind_steps + g.patience if g.enabled else 0
+        self.checkpoints = Checkpoints(self.run_dir / "checkpoints", c.keep_last, c.keep_every_steps, reach=reach)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -145,14 +140,15 @@ class _Run:
         from areca.train.evaluate import Evaluator
 
         c = self.config
-        entry = self.checkpoints.latest() if from_step is None else self.checkpoints.entry(from_step)
-        if entry is not None:
+        if from_step is not None:
+            self.checkpoints.verify(from_step)  # before anything is dropped
+            (self.run_dir / "result.json").unlink(missing_ok=True)
+            self.checkpoints.rewind(from_step)
+        self.rewinds = rewinds.settle(self.run_dir, self.checkpoints, forget=from_step is not None)
+        if (entry := self.checkpoints.latest()) is not None:
             self.checkpoints.verify(entry)  # before the compilation, so that damage is said at once
         if self.checkpoints.missing:
             say(f"{self.run_dir} has lost the checkpoints of steps {', '.join(map(str, self.checkpoints.missing))}.")
-        if from_step is not None:
-            (self.run_dir / "result.json").unlink(missing_ok=True)
-            self.checkpoints.rewind(from_step)
         resumed = bool(read_metrics(self.run_dir)) or entry is not None
 
         self.peak, self.peak_source = efficiency.peak_flops(jax.devices()[0])
@@ -161,31 +157,54 @@ class _Run:
         started = time.perf_counter()
         layout = layout_of(c)
         mesh = layout.mesh() if layout.devices > 1 else None
-        abstract = step.abstract_state(c.model, c.optimizer, layout, mesh)
+        self.abstract = step.abstract_state(c.model, c.optimizer, layout, mesh)
         sizes = sorted({p.batch for p in self.plan})
         self.programs = {
-            b: step.compile_step(c.model, c.optimizer, abstract, b, c.data.context, layout, mesh) for b in sizes
+            b: step.compile_step(c.model, c.optimizer, self.abstract, b, c.data.context, layout, mesh) for b in sizes
         }
-        self.evaluate = Evaluator(c, self.store, abstract.params, self.batches.order.mixture, layout, mesh)
-        if entry is None:
-            self.state = step.first_state(c.model, c.optimizer, c.seed, layout, mesh)
-        else:
-            self.state, host = self.checkpoints.restore(entry, abstract)
-            self.step = int(host["step"])
-        jax.block_until_ready(self.state)
+        self.init_state = lambda: step.first_state(c.model, c.optimizer, c.seed, layout, mesh)
+        self.evaluate = Evaluator(c, self.store, self.abstract.params, self.batches.order.mixture, layout, mesh)
+        self._load()
         if not (self.run_dir / "run.json").exists():
             self.record.write_run_json(self.identity)
         self.compile_seconds = time.perf_counter() - started
-        self.record.truncate_metrics(self.step)
-        self.seconds = sum(row["seconds"] for row in read_metrics(self.run_dir))
+        past = read_events(self.run_dir)
+        abandoned = sum(e["seconds"] for e in past if e["event"] == "rewind")
+        self.seconds = sum(row["seconds"] for row in read_metrics(self.run_dir)) + abandoned
         self.record.append_event("resume" if resumed else "start", step=self.step, peak_flops=self.peak,
                                  peak_source=self.peak_source, compile_seconds=self.compile_seconds)  # fmt: skip
+        if (untold := rewinds.untold(self.rewinds, past)) is not None:
+            self._tell(untold, 0.0)
         if resumed:
             what = "its checkpoint" if entry is not None else "the start (it has no checkpoint yet)"
             say(f"{self.run_dir} goes on from {what} at step {self.step} of {len(self.plan)}.")
 
-    def loop(self, stop: Stop, listener: Listener | None) -> None:
-        """Takes the remaining steps."""
+    def _load(self) -> None:
+        """Makes everything as it was at the latest checkpoint, or at the start if there is none."""
+        import jax
+
+        c = self.config
+        entry = self.checkpoints.latest()
+        if entry is None:
+            self.state, self.step = self.init_state(), 0
+        else:
+            self.state, host = self.checkpoints.restore(entry, self.abstract)
+            self.step = int(host["step"])
+        jax.block_until_ready(self.state)
+        self.record.truncate_metrics(self.step)
+        self.plan = list(schedules.steps(c.batch, c.tokens, c.data.context, rewinds.skipped(self.rewinds)))
+        self.detector = guard.Detector(c.guard, read_metrics(self.run_dir))
+
+    def loop(self, stop: Stop, listener: Listener | None, say: Say) -> None:
+        """Takes the remaining steps, going back from spikes."""
+        while True:
+            try:
+                return self._advance(stop, listener)
+            except _Spiked as spiked:
+                self._go_back(spiked.spike, say)
+
+    def _advance(self, stop: Stop, listener: Listener | None) -> None:
+        """Takes the remaining steps; _Spiked is raised where the metrics of one are read and are a spike."""
         import numpy as np
 
         c = self.config
@@ -214,11 +233,44 @@ class _Run:
                     self._evaluate(p.step)
                 if p.step == len(self.plan) or (c.checkpoint.every_steps and p.step % c.checkpoint.every_steps == 0):
                     self._drain(listener)
+                    if p.step == len(self.plan):
+                        self.checkpoints.reach = 0  # nothing will go back any more
                     self._save()
                 if stop.signal and p.step < len(self.plan):
                     self._drain(listener)
                     self._stop(stop.signal)
                 self.checkpoints.check()
+
+    def _go_back(self, spike: guard.Spike, say: Say) -> None:
+        """Abandons the steps since some before the spike; a kill at any instant leads to the same future.
+
+        Until the list of rewinds is written, a resumed run meets the spike again. From then on it finds the list and
+        does what is left: `settle` drops the abandoned checkpoints, `_load` cuts the metrics.
+        """
+        self.checkpoints.wait()  # one of the abandoned steps may be about to be recorded
+        self.pending.clear()
+        self.state = None  # its memory is needed for the one that is loaded
+        c, past = self.config, self.rewinds
+        self.record.append_event(
+            "spike", **asdict(spike), tokens=self.plan[spike.step - 1].tokens, number=len(past) + 1
+        )
+        if len(past) >= c.guard.max_rewinds:
+            raise guard.exhausted(c, spike, [r.spike_step for r in past], self.checkpoints.entries())
+        new = rewinds.decide(c.guard, spike, self.plan)
+        rewinds.write(self.run_dir, (*past, new))
+        rows = read_metrics(self.run_dir)
+        self.rewinds = rewinds.settle(self.run_dir, self.checkpoints, forget=False)
+        self._load()
+        self._tell(spike.found_at, sum(row["seconds"] for row in rows[self.step :]))
+        say(
+            f"{self.run_dir}: {guard.describe(spike)} at step {spike.step}; going back to step {new.to_step} and past"
+            f" {c.guard.skip_batches} batches (rewind {len(self.rewinds)} of at most {c.guard.max_rewinds})."
+        )
+
+    def _tell(self, found_at: int, lost: float) -> None:
+        """Writes that the last rewind is done, and the seconds of the steps that it threw away."""
+        self.record.append_event("rewind", step=found_at, number=len(self.rewinds), **asdict(self.rewinds[-1]),
+                                 checkpoint=self.step, seconds=lost)  # fmt: skip
 
     def finish(self, labels: dict[str, Any]) -> dict[str, Any]:
         """Evaluates, writes result.json and returns it."""
@@ -240,6 +292,8 @@ class _Run:
             "heldout_tokens": held_out["tokens"],
             "train_loss_last": sum(r["loss"] for r in last) / len(last),
             "steps": self.step,
+            "rewinds": len(self.rewinds),
+            "skipped_tokens": rewinds.skipped_tokens(self.rewinds, c.data.context),
             "seconds": self.seconds,
             "compile_seconds": self.compile_seconds,
             "tokens_per_second": steady,
@@ -252,7 +306,8 @@ class _Run:
             "labels": labels,
         } | _footprint(self.seconds, self.identity["topology"])
         write_json(self.run_dir / "result.json", result)
-        self.record.append_event("finish", step=self.step, loss=result["loss"])
+        self.record.append_event("finish", **{
+            "step": self.step, **{k: result[k] for k in ("loss", "rewinds", "skipped_tokens")}})  # fmt: skip
         return result
 
     def _read_one(self, listener: Listener | None) -> None:
@@ -268,30 +323,21 @@ class _Run:
         self.seconds += seconds
         speed = p.batch * self.config.data.context / seconds
         mfu = self._mfu(speed)
-        self.record.append_metrics(
-            {
-                "step": p.step,
-                "tokens": p.tokens,
-                **values,
-                "learning_rate": rate,
-                "batch": p.batch,
-                "tokens_per_second": speed,
-                "mfu": mfu,
-                "hfu": self._hfu(speed),
-                "seconds": seconds,
-                "steady": self.steady,
-            }
-        )
+        row = {
+            "step": p.step,
+            "tokens": p.tokens,
+            **values,
+            "learning_rate": rate,
+            "batch": p.batch,
+            "tokens_per_second": speed,
+            "mfu": mfu,
+            "hfu": self._hfu(speed),
+            "seconds": seconds,
+            "steady": self.steady,
+        }
         self.steady = True
-        if not all(math.isfinite(values[m]) for m in ("loss", "z_loss", "grad_norm", "update_norm", "param_norm")):
-            latest = self.checkpoints.latest()
-            self.record.append_event("not_finite", step=p.step, **values)
-            saved = f"the checkpoint of step {latest.step} is from before" if latest else "nothing was saved yet"
-            raise TrainingError(
-                f"at step {p.step} the loss is {values['loss']} and the gradient norm {values['grad_norm']}: training"
-                f" has diverged ({saved}); lower optimizer.learning_rate ({self.config.optimizer.learning_rate}) or"
-                " lengthen the warm-up."
-            )
+        self.record.append_metrics(row)
+        self._judge(row)
         # Several steps may be read at once, so what a person sees is a running mean; the lines keep each step's own.
         rate = seconds / (p.batch * self.config.data.context)
         self.smooth = rate if self.smooth is None else 0.95 * self.smooth + 0.05 * rate
@@ -315,17 +361,27 @@ class _Run:
         """The time up to now is no step's, and the next step is no steady one."""
         self.last_read, self.steady = time.perf_counter(), False
 
+    def _judge(self, row: dict[str, Any]) -> None:
+        """Raises what a step's metrics call for: _Spiked, or TrainingError for a broken step without the guard."""
+        if self.config.guard.enabled:
+            if (spike := self.detector.observe(row)) is not None:
+                raise _Spiked(spike)
+        elif guard.not_finite(row):
+            self.record.append_event("not_finite", **{k: row[k] for k in ("step", *guard.FINITE)})
+            raise guard.diverged(self.config, row, self.checkpoints.latest())
+
     def _drain(self, listener: Listener | None) -> None:
         while self.pending:
             self._read_one(listener)
 
     def _save(self) -> None:
-        """Saves the state; every step up to it has been read and found finite, and its metrics are on disk."""
+        """Saves the state; every step up to it has been read and is no spike, and its metrics are on disk."""
         if (latest := self.checkpoints.latest()) is not None and latest.step == self.step:
             return
         self.record.sync()
         started = time.perf_counter()
-        self.checkpoints.save(self.step, self.state, {"step": self.step, "tokens": self.plan[self.step - 1].tokens})
+        host = {"step": self.step, "tokens": self.plan[self.step - 1].tokens, "rewinds": rewinds.to_json(self.rewinds)}
+        self.checkpoints.save(self.step, self.state, host)
         self.record.append_event("save", step=self.step, blocked_seconds=time.perf_counter() - started)
         self._restart_clock()
 
@@ -397,19 +453,6 @@ def _memory(config: RunConfig) -> Iterator[None]:
             f"there is not enough memory to train {count_params(config.model).total:,} parameters with a batch of "
             f"{max(b for _, b in config.batch.ramp)} x {config.data.context} tokens; make one of them smaller."
         ) from None
-
-
-def parameters_sha256(params: Any) -> str:
-    """SHA-256 over every parameter's path, shape, type and bytes: equal digests mean equal bits."""
-    import jax
-    import numpy as np
-
-    digest = hashlib.sha256()
-    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
-        value = np.asarray(leaf)
-        digest.update(f"{jax.tree_util.keystr(path)} {value.shape} {value.dtype}\n".encode())
-        digest.update(np.ascontiguousarray(value).tobytes())
-    return digest.hexdigest()
 
 
 __all__ = ["Listener", "Progress", "Resume", "parameters_sha256", "train"]

@@ -120,6 +120,11 @@ def read_metrics(path: Path | str) -> list[dict[str, Any]]:
     return list(read_jsonl(path / METRICS if path.is_dir() else path))
 
 
+def read_events(run_dir: Path | str) -> list[dict[str, Any]]:
+    """All finished lines of a run's events.jsonl."""
+    return list(read_jsonl(Path(run_dir) / EVENTS))
+
+
 def metrics_without_timing(path: Path | str) -> list[dict[str, Any]]:
     """The metrics without what differs between two equal runs: equal lists mean bit-identical training."""
     return [{k: v for k, v in row.items() if k not in TIMING_FIELDS} for row in read_metrics(path)]

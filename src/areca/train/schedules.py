@@ -4,7 +4,7 @@ Plain arithmetic on the host in float64; importable without jax.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from areca.config import BatchConfig, ScheduleConfig
@@ -64,11 +64,23 @@ def check(schedule: ScheduleConfig, batch: BatchConfig, tokens: int, context: in
         raise ConfigError("schedule.name is 'rsqrt', which needs schedule.hold_tokens of at least 1.")
 
 
-def steps(batch: BatchConfig, total_tokens: int, context: int) -> Iterator[StepPlan]:
-    """Every step of a run, in order: whole batches until at least `total_tokens` are seen."""
+def steps(
+    batch: BatchConfig, total_tokens: int, context: int, skipped: Sequence[tuple[int, int]] = ()
+) -> Iterator[StepPlan]:
+    """Every step of a run, in order: whole batches until at least `total_tokens` are seen.
+
+    `skipped` are ranges of examples [from, to) that no step reads, in order and apart from each other. A step whose
+    batch would touch one starts where the range ends, and so do those after it. What is skipped isn't seen: schedules
+    and the end of the run, being functions of tokens trained on, stay where they are.
+    """
     step = seen = example = 0
+    ranges = iter(skipped)
+    upcoming = next(ranges, None)
     while seen < total_tokens:
         sequences = batch_at(batch, seen)
+        while upcoming is not None and upcoming[0] < example + sequences:
+            example = max(example, upcoming[1])
+            upcoming = next(ranges, None)
         step += 1
         seen += sequences * context
         yield StepPlan(step=step, first_example=example, batch=sequences, tokens=seen)

@@ -56,6 +56,10 @@ def train_step(
 ) -> tuple[TrainState, Float[Array, "5"]]:
     """The next state and METRICS as one array. Gradients are clipped to a global norm (grad_norm is before).
 
+    If the loss or the gradient norm is not finite, the state comes back as it was, its step count included: the metrics
+    then show that number, an update norm of 0 and the norm of the unchanged parameters. The choice is part of the
+    update's own pass over memory.
+
     The optimizer is written for whole matrices, and under a mesh jax cuts it; the model's transfers are the layout's.
     """
     grads, parts = gradients(model, optimizer.z_loss, state.params, tokens_BS, layout, mesh)
@@ -66,9 +70,11 @@ def train_step(
     updates, moments = transformation.update(
         grads, state.optimizer, cast(Any, state.params), learning_rate=learning_rate
     )
-    params = jax.tree.map(jnp.add, state.params, updates)
-    metrics = jnp.stack([*parts, grad_norm, optax.tree.norm(updates), optax.tree.norm(params)])
-    return TrainState(state.step + 1, params, moments), metrics
+    finite = jnp.isfinite(parts.loss) & jnp.isfinite(grad_norm)
+    moved = TrainState(state.step + 1, jax.tree.map(jnp.add, state.params, updates), moments)
+    after = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, state)
+    update_norm = jnp.where(finite, optax.tree.norm(updates), 0.0)
+    return after, jnp.stack([*parts, grad_norm, update_norm, optax.tree.norm(after.params)])
 
 
 def gradients(
