@@ -11,6 +11,7 @@ from areca.config import (
     CheckpointConfig,
     DataConfig,
     EvalConfig,
+    GuardConfig,
     ModelConfig,
     OptimizerConfig,
     RunConfig,
@@ -55,6 +56,7 @@ def run_config(model: ModelConfig, store: str, flops: float, *, seed: int, threa
         schedule=ScheduleConfig(name="cosine", warmup_tokens=round(0.1 * tokens), final_fraction=0.1),
         batch=BatchConfig(((0, batch),)),
         evaluation=EvalConfig(max_tokens=131_072, batch=64),
+        guard=GuardConfig(enabled=False),  # a rung's loss is its own, unmended
         checkpoint=CheckpointConfig(every_steps=max(1, -(-steps // SAVES)), keep_last=1),
         seed=seed,
         threads=threads,

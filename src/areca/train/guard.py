@@ -18,8 +18,9 @@ from areca.errors import ConfigError, TrainingError
 from areca.train.checkpoint_files import Entry
 
 FINITE = ("loss", "z_loss", "grad_norm", "update_norm", "param_norm")  # metrics that must be finite
-# Least scale of each logarithm: with the default threshold a loss 1.13 times, an update 1.8 times the median.
-FLOORS = {"loss": 0.02, "update_norm": 0.1}
+# Least scale of each logarithm: with the default threshold a loss 1.13 times, an update 4.5 times the median. (Updates
+# of 2 to 3 times come when a rare token's row moves for the first time in long; the loss does not notice. docs/log.md)
+FLOORS = {"loss": 0.02, "update_norm": 0.25}
 _NORMAL = 1.4826  # MAD of a normal distribution to its standard deviation
 
 

@@ -5,6 +5,10 @@ Adafactor without factorization is Adam whose step is scaled by the root mean sq
 update, as Adafactor does. Layers are stacked along a leading axis, but every layer's matrix has a root mean square of
 its own: `stacked_axes` says how many leading axes of a leaf only stack.
 
+Both take `finite=`, a boolean scalar: where it is False the state comes back as it was. The choice is made within, so
+that parameters are moved by the chosen moments; chosen afterwards, old and new moments would both be needed and XLA
+copies every one of them (docs/log.md).
+
 optax' `scale_by_param_block_rms` would take one root mean square over all layers, and so make the optimizer depend on
 how parameters are stored; optax' decay of factored moments has another meaning of 0.8. Hence our own, over its
 interface.
@@ -23,6 +27,7 @@ from areca.errors import ConfigError
 
 RMS_FLOOR = 1e-3  # Adafactor's epsilon_2: a matrix of zeros still moves
 MOMENT_FLOOR = 1e-30  # Adafactor's epsilon_1
+ADAM_EPSILON = 1e-8
 
 
 class AdafactorState(NamedTuple):
@@ -38,22 +43,37 @@ def adafactor(config: OptimizerConfig, stacked_axes: Any) -> optax.GradientTrans
         zeros = jax.tree.map(jnp.zeros_like, params)
         return AdafactorState(jnp.zeros((), jnp.int32), zeros, jax.tree.map(jnp.zeros_like, params))
 
-    def update(grads: Any, state: AdafactorState, params: Any = None, *, learning_rate: Array, **_: Any):
+    def update(
+        grads: Any,
+        state: AdafactorState,
+        params: Any = None,
+        *,
+        learning_rate: Array,
+        finite: Array | bool = True,
+        **_: Any,
+    ):
         count = state.count + 1
         beta2 = (
             jnp.float32(config.beta2)
             if config.beta2
             else 1.0 - jax.lax.pow(count.astype(jnp.float32), jnp.float32(-0.8))
         )
-        v = jax.tree.map(lambda v, g: beta2 * v + (1.0 - beta2) * (g * g + MOMENT_FLOOR), state.second_moment, grads)
         b1 = config.momentum
-        m = jax.tree.map(lambda m, g, v: b1 * m + (1.0 - b1) * (g * jax.lax.rsqrt(v)), state.momentum, grads, v)
+
+        def squares(v: Array, g: Array) -> Array:
+            return jnp.where(finite, beta2 * v + (1.0 - beta2) * (g * g + MOMENT_FLOOR), v)
+
+        def average(m: Array, g: Array, v: Array) -> Array:
+            return jnp.where(finite, b1 * m + (1.0 - b1) * (g * jax.lax.rsqrt(v)), m)
+
+        v = jax.tree.map(squares, state.second_moment, grads)
+        m = jax.tree.map(average, state.momentum, grads, v)
         decay = config.weight_decay * learning_rate
 
         def move(p: Array, m: Array, axes: int) -> Array:
             return -learning_rate * (_rms(p, axes) * m + decay * p)
 
-        return jax.tree.map(move, params, m, stacked_axes), AdafactorState(count, m, v)
+        return jax.tree.map(move, params, m, stacked_axes), AdafactorState(jnp.where(finite, count, state.count), m, v)
 
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
 
@@ -66,18 +86,24 @@ def _rms(p: Array, stacked_axes: int) -> Array:
 
 def adam(config: OptimizerConfig) -> optax.GradientTransformationExtraArgs:
     """Adam with decoupled decay (AdamW); `learning_rate` arrives with each update."""
-    scale = optax.scale_by_adam(b1=config.momentum, b2=config.beta2)
+    b1, b2 = config.momentum, config.beta2
 
-    def update(grads: Any, state: Any, params: Any = None, *, learning_rate: Array, **_: Any):
-        with jax.numpy_dtype_promotion("standard"):  # optax raises a float to an integer step count
-            directions, state = scale.update(grads, state, params)
+    def update(
+        grads: Any, state: Any, params: Any = None, *, learning_rate: Array, finite: Array | bool = True, **_: Any
+    ):
+        count = state.count + 1
+        m = jax.tree.map(lambda m, g: jnp.where(finite, b1 * m + (1.0 - b1) * g, m), state.mu, grads)
+        v = jax.tree.map(lambda v, g: jnp.where(finite, b2 * v + (1.0 - b2) * (g * g), v), state.nu, grads)
+        unbias = [1.0 - jax.lax.pow(jnp.float32(b), count.astype(jnp.float32)) for b in (b1, b2)]
 
-        def move(p: Array, d: Array) -> Array:
-            return -learning_rate * (d + config.weight_decay * p)
+        def move(p: Array, m: Array, v: Array) -> Array:
+            direction = (m / unbias[0]) / (jnp.sqrt(v / unbias[1]) + ADAM_EPSILON)
+            return -learning_rate * (direction + config.weight_decay * p)
 
-        return jax.tree.map(move, params, directions), state
+        after = optax.ScaleByAdamState(count=jnp.where(finite, count, state.count), mu=m, nu=v)
+        return jax.tree.map(move, params, m, v), after
 
-    return optax.GradientTransformationExtraArgs(scale.init, update)  # pyright: ignore[reportArgumentType]
+    return optax.GradientTransformationExtraArgs(optax.scale_by_adam().init, update)  # pyright: ignore[reportArgumentType]
 
 
 def make_optimizer(config: OptimizerConfig, stacked_axes: Any) -> optax.GradientTransformationExtraArgs:

@@ -67,14 +67,14 @@ def train_step(
     scale = jnp.minimum(1.0, optimizer.clip_norm / jnp.maximum(grad_norm, 1e-12))
     grads = jax.tree.map(lambda g: g * scale, grads)
     transformation = make_optimizer(optimizer, decoder.parameter_axes(state.params))
-    updates, moments = transformation.update(
-        grads, state.optimizer, cast(Any, state.params), learning_rate=learning_rate
-    )
     finite = jnp.isfinite(parts.loss) & jnp.isfinite(grad_norm)
-    moved = TrainState(state.step + 1, jax.tree.map(jnp.add, state.params, updates), moments)
-    after = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, state)
+    updates, moments = transformation.update(
+        grads, state.optimizer, cast(Any, state.params), learning_rate=learning_rate, finite=finite
+    )
+    params = jax.tree.map(lambda p, u: jnp.where(finite, p + u, p), state.params, updates)
     update_norm = jnp.where(finite, optax.tree.norm(updates), 0.0)
-    return after, jnp.stack([*parts, grad_norm, update_norm, optax.tree.norm(after.params)])
+    metrics = jnp.stack([*parts, grad_norm, update_norm, optax.tree.norm(params)])
+    return TrainState(state.step + finite.astype(jnp.int32), params, moments), metrics
 
 
 def gradients(
