@@ -46,7 +46,7 @@ def test_a_jump_of_the_loss_is_a_spike_where_it_began():
 
 def test_a_jump_of_the_update_norm_is_a_spike_though_the_loss_is_as_ever():
     updates = 0.1 * _noise(300)
-    updates[250:] *= 4.0
+    updates[250:] *= 6.0
     spike = _found(3.0 * _noise(300, seed=1), updates)[0]
     assert (spike.step, spike.what) == (251, "update_norm")
     assert spike.median == pytest.approx(0.1, rel=0.02)
@@ -59,6 +59,13 @@ def test_one_odd_batch_is_no_spike_and_neither_is_one_now_and_then():
     assert _found(losses) == []
     losses[202] = losses[200]
     assert _found(losses)[0].step == 201
+
+
+def test_a_rare_tokens_row_is_no_spike():
+    """Seen in ladders: the update norm rises three times in one step and decays with the momentum of 0.9."""
+    updates = 0.1 * _noise(300)
+    updates[250:] *= 1 + 2.0 * 0.9 ** np.arange(50)
+    assert _found(3.0 * _noise(300, seed=1), updates) == []
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-4, 0.01, 0.1, 0.3])
