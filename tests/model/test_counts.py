@@ -81,9 +81,10 @@ def test_hfu_is_mfu_without_rematerialization_and_more_with_it():
     # By hand: 2 L D (H K + 2 K + 2 F) and 4 L H K T more, against 6 x 648 + 12 L H K T.
     again = 2 * 2 * 6 * (12 + 8 + 10) + 4 * 2 * 3 * 4 * 7
     assert hardware_flops_per_token(TINY, 7, "block") == 6 * 648 + 12 * 2 * 3 * 4 * 7 + again
+    assert hardware_flops_per_token(TINY, 7, "selective") == hardware_flops_per_token(TINY, 7)
     hfu = hardware_flops_utilisation(TINY, **given, remat="block")
     assert hfu / mfu == pytest.approx(1 + again / (6 * 648 + 12 * 2 * 3 * 4 * 7))
-    with pytest.raises(ConfigError, match="remat is 'all'; FLOPs are known for 'none', 'block'"):
+    with pytest.raises(ConfigError, match="remat is 'all'; FLOPs are known for 'none', 'selective', 'block'"):
         hardware_flops_per_token(TINY, 7, "all")
 
 
