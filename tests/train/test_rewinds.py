@@ -219,9 +219,10 @@ def test_a_save_still_in_progress_when_its_step_is_abandoned_does_not_come_back(
         return digests(directory)
 
     monkeypatch.setattr(checkpoint, "digests", slowly)
-    train(_config(poisoned_store), tmp_path / "run")
+    train(_config(poisoned_store, checkpoint=CheckpointConfig(every_steps=10, keep_last=9)), tmp_path / "run")
     assert _same(tmp_path / "run", recovered)
-    assert _events(tmp_path / "run", "rewind")[0]["checkpoint"] == 40
+    with Checkpoints(tmp_path / "run" / "checkpoints", writable=False) as checkpoints:
+        assert [len(e.host["rewinds"]) for e in checkpoints.entries()] == [0] * 3 + [1] * 6  # steps 20 to 100
 
 
 CHILD = """
