@@ -1,5 +1,6 @@
 """A decoder on a mesh: the same numbers on every mesh, kernels gathered where a layer is computed, little kept."""
 
+import functools
 import math
 import re
 
@@ -119,8 +120,9 @@ def test_losses_of_an_evaluation_are_those_of_one_device(one_device):
 # --- what the compiled program does
 
 
-def _program(remat, layers=12):
-    model = ModelConfig(vocab_size=304, d_model=64, n_layers=layers, n_heads=8, head_dim=8, d_ff=128).resolved()
+@functools.cache
+def _program(remat):
+    model = ModelConfig(vocab_size=304, d_model=64, n_layers=12, n_heads=8, head_dim=8, d_ff=128).resolved()
     layout = Layout(4, 2, remat)
     mesh = layout.mesh()
     optimizer = OptimizerConfig()
@@ -171,7 +173,8 @@ def test_what_is_kept_of_all_layers_is_bounded(remat):
         assert activations
     else:
         assert sum(activations.values()) > L * B * T * D // 8
-    assert max(sizes.values()) < L * D * 176
+    # Whole kernels of one device: D x (H K + 2 K + 2 F), H K x D and F x D, of which it has half of H and F.
+    assert not {",64,176", ",32,64", ",64,64"} & sizes.keys()
 
 
 # --- what can't be

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from areca.data.order import Order
 from areca.data.store import TokenStore, bin_name
 from areca.errors import CheckpointError, ConfigError, Interrupted, TrainingError
 from areca.files import read_json, read_jsonl, write_json
-from areca.train import guard, rewinds
+from areca.train import checkpoint, guard, rewinds
 from areca.train.checkpoint import Checkpoints
 from areca.train.guard import Spike
 from areca.train.loop import train
@@ -205,6 +206,23 @@ def test_killed_at_any_instant_of_a_rewind(recovered, poisoned_store, tmp_path, 
     assert len(_events(run, "spike")) == (2 if name == "write" and not after else 1)
     (rewind,) = _events(run, "rewind")  # told once, whoever did it
     assert (rewind["number"], rewind["step"], rewind["to_step"], rewind["checkpoint"]) == (1, 51, 41, 40)
+
+
+def test_a_save_still_in_progress_when_its_step_is_abandoned_does_not_come_back(
+    recovered, poisoned_store, tmp_path, monkeypatch
+):
+    # Step 50 is saved in the background, slowly, while step 51 finds the spike that began at 49.
+    digests = checkpoint.digests
+
+    def slowly(directory):
+        time.sleep(0.3)
+        return digests(directory)
+
+    monkeypatch.setattr(checkpoint, "digests", slowly)
+    train(_config(poisoned_store, checkpoint=CheckpointConfig(every_steps=10, keep_last=9)), tmp_path / "run")
+    assert _same(tmp_path / "run", recovered)
+    with Checkpoints(tmp_path / "run" / "checkpoints", writable=False) as checkpoints:
+        assert [len(e.host["rewinds"]) for e in checkpoints.entries()] == [0] * 3 + [1] * 6  # steps 20 to 100
 
 
 CHILD = """
