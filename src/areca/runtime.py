@@ -25,8 +25,8 @@ def prepare(threads: int = 0, *, devices: int = 1, cache: bool = True) -> int:
     topology.
     """
     global _prepared
-    if devices > 1 and not _backend_started():
-        os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(devices))
+    if devices > 1:
+        _show_devices(devices)
     threads = threads or available_cores()
     if not 0 <= threads <= 1024:
         raise ConfigError(f"threads is {threads}; give a number up to 1024, or 0 for one for each core.")
@@ -112,6 +112,16 @@ def versions() -> dict[str, str]:
 def _backend_started() -> bool:
     bridge = sys.modules.get("jax._src.xla_bridge")
     return bool(bridge and bridge.backends_are_initialized())
+
+
+def _show_devices(devices: int) -> None:
+    """Has the CPU show as many devices, unless jax runs or XLA_FLAGS says how many. jax may be imported already."""
+    if _backend_started() or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+        return
+    if "jax" in sys.modules:
+        sys.modules["jax"].config.update("jax_num_cpu_devices", devices)
+    else:
+        os.environ["JAX_NUM_CPU_DEVICES"] = str(devices)
 
 
 def _use_compilation_cache() -> None:

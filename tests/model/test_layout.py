@@ -127,7 +127,7 @@ def _program(remat):
     mesh = layout.mesh()
     optimizer = OptimizerConfig()
     state = step.abstract_state(model, optimizer, layout, mesh)
-    return model, step.compile_step(model, optimizer, state, 8, 32, layout, mesh).as_text()
+    return model, step.compile_step(model, optimizer, state, 8, 24, layout, mesh).as_text()
 
 
 def _computations(text):
@@ -158,7 +158,7 @@ def test_kernels_are_gathered_inside_the_loop_over_layers_and_nowhere_else():
 def test_what_is_kept_of_all_layers_is_bounded(remat):
     """Under "block" one activation a layer, cut over all devices; whole kernels are kept under no policy."""
     model, text = _program(remat)
-    L, B, T, D = model.n_layers, 8, 32, model.d_model
+    L, B, T, D = model.n_layers, 8, 24, model.d_model
     kept = set()
     for match in re.finditer(r"= \((.*?)\) while\(", text):
         kept |= set(re.findall(rf"f32\[{L}((?:,\d+)+)\]", match[1]))

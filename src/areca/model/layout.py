@@ -153,8 +153,7 @@ class Layout:
             raise ConfigError(f"remat is {self.remat!r}; choose one of 'none', 'block', 'selective'.")
         if self.devices == 1:
             return layer
-        policy = policies.save_anything_except_these_names(_KERNEL)
-        return jax.checkpoint(layer, policy=policy, prevent_cse=False)
+        return jax.checkpoint(layer, policy=_all_but_kernels, prevent_cse=False)
 
     def projected(self, x: Array) -> Array:
         return checkpoint_name(x, _KEPT[0]) if self.remat == "selective" else x
@@ -174,6 +173,14 @@ class Layout:
 
 
 ONE_DEVICE = Layout()
+
+
+def _all_but_kernels(primitive: Any, *_: Any, **parameters: Any) -> bool:
+    """A policy of jax.checkpoint that keeps everything but whole kernels: what is gathered over data, and its name."""
+    if primitive.name == "all_gather":
+        axes = parameters["axis_name"]
+        return DATA not in (axes if isinstance(axes, tuple | list) else (axes,))
+    return not (primitive.name == "name" and parameters["name"] == _KERNEL)
 
 
 def _is_spec(x: Any) -> bool:

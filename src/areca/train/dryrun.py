@@ -7,7 +7,6 @@ hidden behind computing and once after it.
 """
 
 import math
-import os
 import re
 import time
 from dataclasses import asdict, dataclass, field
@@ -66,6 +65,8 @@ def ask(model: ModelConfig, mesh: str, *, batch: int, islands: int, chip: str, *
 
     `mesh` is "DATAxMODEL", `batch` the sequences of all islands, `chip` a name or a file of areca.chips or empty.
     """
+    import jax
+
     from areca import runtime
 
     found = re.fullmatch(r"(\d{1,7})[xX](\d{1,7})", mesh)
@@ -85,7 +86,7 @@ def ask(model: ModelConfig, mesh: str, *, batch: int, islands: int, chip: str, *
         **others,
     )
     check(asked)
-    os.environ["JAX_PLATFORMS"] = "cpu"
+    jax.config.update("jax_platforms", "cpu")  # virtual devices, whatever this machine has
     runtime.prepare(1, devices=asked.compiled_data() * asked.model_axis)
     return dry_run(asked)
 
