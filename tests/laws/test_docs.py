@@ -23,6 +23,6 @@ def test_the_page_on_plans_from_a_table(tmp_path, monkeypatch, capsys):
         line = next(v for v in printed[0] if v.startswith(name))
         assert " ".join(line.split()[:2]) in " ".join(said.split())
     for line in printed[1]:
-        if line.startswith(("184,576", "half", "best", "double")):
+        if line.startswith(("184,576", "predicted loss", "half", "best", "double")):
             assert " ".join(line.split()) in " ".join(said.split())
     assert (tmp_path / "run.json").exists()

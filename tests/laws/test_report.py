@@ -133,3 +133,10 @@ def test_an_interval_far_out_has_the_error_that_the_law_made_on_its_own_largest_
     assert erred > 0.005
     assert np.log(centre / low) ** 2 == pytest.approx(np.log(centre / plain[0]) ** 2 + erred**2, rel=1e-3)
     assert report.predict_interval(3e5, 7e6, flops=1e12) == pytest.approx(plain)  # inside the rows nothing is added
+
+
+def test_rows_given_twice_are_said():
+    rows = TRUTH.ladder(np.random.default_rng(0), budgets=3, sizes=5, noise=0.003)
+    twice = Observations(*(np.concatenate([x, x[:2]]) for x in (rows.n_params, rows.n_tokens, rows.flops, rows.loss)))
+    assert any(note.startswith("2 of 17 rows repeat others") for note in fit_laws(twice, samples=20).notes)
+    assert not any("repeat others" in note for note in fit_laws(rows, samples=20).notes)

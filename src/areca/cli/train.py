@@ -51,4 +51,9 @@ def train(
             f"({result['n_params']:,} parameters without embeddings, {result['flops_exact']:.3g} exact FLOPs, "
             f"{result['seconds']:.1f} s)"
         )
+        if result.get("rewinds"):
+            print(
+                f"on the way it went back from {result['rewinds']} spikes and skipped {result['skipped_tokens']:,} "
+                "tokens (events.jsonl says where); a lower learning rate may do without."
+            )
     return 0

@@ -19,6 +19,7 @@ from areca.laws.parametric import Objective, ParametricFit, fit_parametric
 from areca.laws.validation import validate_largest_budget
 
 FORMAT = 1
+FAILED_CHECK = "fitted without the largest budget"  # how the note of a failed validation begins
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,10 @@ def fit_laws(
             observations, objective=objective, delta=delta, couplings=couplings, samples=samples, seed=seed
         )
         notes += left_out
+    rows = np.stack([observations.n_params, observations.n_tokens, observations.loss], axis=1)
+    same = len(rows) - len(np.unique(rows, axis=0))
+    if same:
+        notes.append(f"{same} of {len(observations)} rows repeat others, which makes every interval too narrow.")
     if fit.at_bound:
         notes.append(
             f"{' and '.join(fit.at_bound)} ended at the edge of what the fit allows: the rows do not determine it."
@@ -177,7 +182,7 @@ def fit_laws(
     )
     if validation and validation.failed:
         notes.append(
-            f"fitted without the largest budget, the law misses its runs by {validation.mean_error:+.1%} on average "
+            f"{FAILED_CHECK}, the law misses its runs by {validation.mean_error:+.1%} on average "
             f"({validation.held} of {validation.rows} inside their {level:.0%} intervals): its form may not hold here."
         )
     return LawReport(

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from areca.errors import ConfigError, DataError
-from areca.laws import LawReport
+from areca.laws import FAILED_CHECK, LawReport
 from areca.model.config import ModelConfig
 from areca.model.counts import count_params, exact_flops_per_token
 
@@ -94,6 +94,7 @@ def plan_run(
     low, high = law.predict_interval(best.n_params, best.n_tokens, level, flops=budget_flops)
     flat = [c.n_params for c in candidates if c.predicted_loss <= best.predicted_loss * (1 + FLAT)]
     extrapolation, warnings = _range(law, best, budget_flops)
+    warnings += [note for note in law.notes if note.startswith(FAILED_CHECK)]
     if len(candidates) > 2 and best in (candidates[0], candidates[-1]):
         edge = "smallest" if best is candidates[0] else "largest"
         warnings.append(f"the best shape is the {edge} of those considered; widen the family.")

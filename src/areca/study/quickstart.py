@@ -108,6 +108,8 @@ def quickstart(
         f"plan: {plan['best']['n_params']:,} parameters, {plan['best']['n_tokens']:,} tokens; predicted loss "
         f"{plan['predicted_loss']:.4f}, 90% interval {plan['interval'][0]:.4f} to {plan['interval'][1]:.4f}"
     )
+    for warning in plan["warnings"]:
+        say(f"note: {warning}")
     with clock("planned run"):
         verified = _verify(out, plan, settings)
     error = plan["predicted_loss"] / verified["loss"] - 1
