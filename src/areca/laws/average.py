@@ -78,11 +78,18 @@ def fit_average(
     couplings: Sequence[float],
     samples: int,
     seed: int,
+    known: tuple[ParametricFit, Bootstrap] | None = None,
 ) -> tuple[Average, list[str]]:
-    """Fits each coupling and weighs it; also a sentence for each that could not be fitted. FitError if none could."""
+    """Fits each coupling and weighs it; also a sentence for each that could not be fitted. FitError if none could.
+
+    `known` is a fit of one coupling with its samples, made from the same arguments, which is not made again.
+    """
     fits, notes, failure = [], [], None
     for coupling in dict.fromkeys(couplings):
         check_coupling(coupling)
+        if known is not None and known[0].coupling == coupling:
+            fits.append(known)
+            continue
         try:
             fit = fit_parametric(observations, objective=objective, delta=delta, coupling=coupling)
             fits.append((fit, bootstrap(observations, fit, samples=samples, seed=seed)))

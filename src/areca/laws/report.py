@@ -159,7 +159,13 @@ def fit_laws(
     notes, average = list(observations.notes), None
     if tuple(couplings) != (1.0,):
         average, left_out = fit_average(
-            observations, objective=objective, delta=delta, couplings=couplings, samples=samples, seed=seed
+            observations,
+            objective=objective,
+            delta=delta,
+            couplings=couplings,
+            samples=samples,
+            seed=seed,
+            known=(fit, drawn),
         )
         notes += left_out
     rows = np.stack([observations.n_params, observations.n_tokens, observations.loss], axis=1)

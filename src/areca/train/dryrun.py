@@ -10,7 +10,7 @@ import math
 import re
 import time
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from areca import chips
 from areca.config import ModelConfig, OptimizerConfig
@@ -25,6 +25,9 @@ from areca.model.counts import (
     six_nd,
 )
 
+if TYPE_CHECKING:
+    from areca.model.layout import Layout, Remat
+
 PALM_TOKENS_PER_SECOND = 238_300.0
 MOST_DEVICES = 2047  # XLA's CPU backend refuses more
 
@@ -38,7 +41,7 @@ class DryRun:
     model_axis: int
     batch: int  # sequences an island takes in a step
     context: int
-    remat: str = "block"
+    remat: "Remat" = "block"
     dtype: str = "bfloat16"
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     islands: int = 1
@@ -49,6 +52,12 @@ class DryRun:
     def devices(self) -> int:
         """Of one island."""
         return self.data * self.model_axis
+
+    def layout(self, data: int) -> "Layout":
+        """The layout with a data axis of so many devices."""
+        from areca.model.layout import Layout
+
+        return Layout(data, self.model_axis, self.remat, self.dtype)
 
     def compiled_data(self) -> int:
         """The data axis that is compiled: the whole one, or the largest divisor that XLA's CPU backend takes."""
@@ -93,9 +102,7 @@ def ask(model: ModelConfig, mesh: str, *, batch: int, islands: int, chip: str, *
 
 def check(asked: DryRun) -> None:
     """ConfigError for a mesh or a batch that can't be."""
-    from areca.model.layout import Layout
-
-    layout = Layout(asked.data, asked.model_axis, asked.remat, asked.dtype)  # type: ignore[arg-type]
+    layout = asked.layout(asked.data)
     layout.check(asked.model)
     recomputed_flops_per_token(asked.model, asked.context, asked.remat)
     for name in ("batch", "context", "islands", "chips_per_host"):
@@ -106,13 +113,13 @@ def check(asked: DryRun) -> None:
 
 def dry_run(asked: DryRun) -> dict[str, Any]:
     """Compiles the step and gathers what it takes. Needs a process with at least as many devices as are compiled."""
-    from areca.model.layout import DATA, MODEL, Layout
+    from areca.model.layout import DATA, MODEL
     from areca.train import step
     from areca.train.transfers import transfers
 
     check(asked)
     data = asked.compiled_data()
-    layout = Layout(data, asked.model_axis, asked.remat, asked.dtype)  # type: ignore[arg-type]
+    layout = asked.layout(data)
     mesh = layout.mesh()
     batch = asked.batch * data // asked.data  # as many sequences on each chip
     started = time.perf_counter()
