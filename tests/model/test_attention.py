@@ -8,17 +8,18 @@ import pytest
 from areca.model.attention import QUERY_BLOCK, attention, pairs_to_halves, rope_angles, rotate_halves
 
 
-def _plain(q_BTHK, k_BSK, v_BSK):
+def _plain(q_BTHK, k_BSGK, v_BSGK):
     """softmax(q k^T / sqrt(K)) v with the whole T x T matrix and no blocks, in float32."""
-    q, k, v = (x.astype(jnp.float32) for x in (q_BTHK, k_BSK, v_BSK))
-    score = jnp.einsum("bthk,bsk->bhts", q, k) / jnp.sqrt(jnp.float32(q.shape[-1]))
+    q, k, v = (x.astype(jnp.float32) for x in (q_BTHK, k_BSGK, v_BSGK))
+    k, v = (jnp.repeat(x, q.shape[2] // x.shape[2], axis=2) for x in (k, v))
+    score = jnp.einsum("bthk,bshk->bhts", q, k) / jnp.sqrt(jnp.float32(q.shape[-1]))
     seen = jnp.tril(jnp.ones(score.shape[-2:], bool))
-    return jnp.einsum("bhts,bsk->bthk", jax.nn.softmax(jnp.where(seen[None, None], score, -jnp.inf), axis=-1), v)
+    return jnp.einsum("bhts,bshk->bthk", jax.nn.softmax(jnp.where(seen[None, None], score, -jnp.inf), axis=-1), v)
 
 
-def _inputs(T: int, H: int, dtype=jnp.float32, B: int = 2, K: int = 4):
+def _inputs(T: int, H: int, dtype=jnp.float32, B: int = 2, K: int = 4, G: int = 1):
     keys = jax.random.split(jax.random.key(T * 10 + H), 4)
-    shapes = [(B, T, H, K), (B, T, K), (B, T, K), (B, T, H, K)]
+    shapes = [(B, T, H, K), (B, T, G, K), (B, T, G, K), (B, T, H, K)]
     return [(2 * jax.random.normal(k, s)).astype(dtype) for k, s in zip(keys, shapes, strict=True)]
 
 
@@ -28,10 +29,14 @@ def _value_and_gradients(function, q, k, v, out_gradient):
 
 
 # Around the block of 128 queries: within one, exactly one, one query more, two and a half.
-@pytest.mark.parametrize(("T", "H"), [(1, 1), (1, 3), (7, 2), (128, 1), (129, 1), (129, 3), (320, 2)])
-def test_values_and_gradients_are_those_of_plain_attention(T, H):
+# One key head for all, one each, one for two.
+@pytest.mark.parametrize(
+    ("T", "H", "G"),
+    [(1, 1, 1), (1, 3, 1), (7, 2, 1), (128, 1, 1), (129, 1, 1), (129, 3, 1), (320, 2, 1), (129, 3, 3), (7, 4, 2)],
+)
+def test_values_and_gradients_are_those_of_plain_attention(T, H, G):
     assert QUERY_BLOCK == 128
-    inputs = _inputs(T, H)
+    inputs = _inputs(T, H, G=G)
     ours = jax.jit(lambda *x: _value_and_gradients(attention, *x))(*inputs)
     plain = jax.jit(lambda *x: _value_and_gradients(_plain, *x))(*inputs)
     for a, b in zip(ours, plain, strict=True):
@@ -52,10 +57,10 @@ def test_scores_that_overflow_exp_are_harmless():
     q, k, v, _ = _inputs(5, 1)
     out = attention(1e4 * q, k, v)  # every query sees one source only: the one with the largest score
     best = jnp.argmax(
-        jnp.where(jnp.tril(jnp.ones((5, 5), bool))[None], jnp.einsum("btk,bsk->bts", q[:, :, 0], k), -1e9), -1
+        jnp.where(jnp.tril(jnp.ones((5, 5), bool))[None], jnp.einsum("btk,bsk->bts", q[:, :, 0], k[:, :, 0]), -1e9), -1
     )
     np.testing.assert_allclose(
-        out[:, :, 0], np.take_along_axis(np.asarray(v), np.asarray(best)[..., None], 1), atol=1e-6
+        out[:, :, 0], np.take_along_axis(np.asarray(v)[:, :, 0], np.asarray(best)[..., None], 1), atol=1e-6
     )
 
 

@@ -28,9 +28,20 @@ TINY = ModelConfig(vocab_size=11, d_model=6, n_layers=2, n_heads=3, head_dim=4, 
 def test_parameters_by_hand():
     # A layer: Q and O 2 x 6 x 12, K and V 2 x 6 x 4, gate, up and down 3 x 6 x 5, a norm of 6.
     n = count_params(TINY)
-    assert dataclasses.astuple(n) == (66, 2 * (144 + 48), 2 * 90, 18)
+    assert dataclasses.astuple(n) == (66, 2 * (144 + 48), 2 * 90, 18, 0)
     assert n.non_embedding == 384 + 180 + 18
     assert n.total == n.non_embedding + 66
+
+
+def test_parameters_of_gpt2s_choices_by_hand():
+    # GPT-2's choices: K and V 2 x 6 x 12, up and down 2 x 6 x 5, two norms, an output and 8 positions; a layer's biases
+    # 3 x 12 + 5 + 2 x 6 and those of its norms 2 x 6, the last norm's 6.
+    gpt2 = dataclasses.replace(
+        TINY, block="serial", n_kv_heads=3, mlp="gelu", tied=False, positions="learned", n_positions=8, biases=True
+    )
+    n = count_params(gpt2)
+    assert dataclasses.astuple(n) == (2 * 66 + 48, 2 * (144 + 144), 2 * 60, 30, 2 * (36 + 5 + 12 + 12) + 6)
+    assert exact_flops_per_token(gpt2, 7) == 6 * (66 + 576 + 120) + 12 * 2 * 12 * 7
 
 
 def test_flops_by_hand():
@@ -88,21 +99,20 @@ def test_hfu_is_mfu_without_rematerialization_and_more_with_it():
         hardware_flops_per_token(TINY, 7, "all")
 
 
-def test_a_rematerialized_block_multiplies_again_what_is_counted():
+@pytest.mark.parametrize("changes", [{}, {"block": "serial", "mlp": "gelu", "n_kv_heads": 3}])
+def test_a_rematerialized_block_multiplies_again_what_is_counted(changes):
     # The matrix products in the gradient of one block with jax.checkpoint, less those without it.
     import jax
     import jax.numpy as jnp
     from jax.extend.core import jaxprs_in_params
 
     from areca.model import decoder
-    from areca.model.attention import rope_angles
 
-    c, T = ModelConfig(vocab_size=32, d_model=8, n_layers=1, n_heads=3, head_dim=4, d_ff=10).resolved(), 16
+    c, T = ModelConfig(vocab_size=32, d_model=8, n_layers=1, n_heads=3, head_dim=4, d_ff=10, **changes).resolved(), 16
     p = jax.tree.map(lambda a: a[0], decoder.init(c, jax.random.key(0)).layers)
-    cos, sin = rope_angles(T, c.head_dim, c.rope_theta)
 
     def block(p, x):
-        return decoder.block(c, p, x, cos[None], sin[None])
+        return decoder.block(c, p, x, decoder.angles_at(c, T))
 
     def products(jaxpr) -> int:
         found = 0

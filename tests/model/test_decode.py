@@ -51,6 +51,25 @@ def test_cached_logits_are_those_of_the_whole_text_at_every_position(params):
         length = length + 1  # a new array: jax may still be reading the old one
 
 
+def test_cached_logits_of_every_other_choice_are_those_of_the_whole_text():
+    config = replace(
+        CONFIG, n_heads=4, head_dim=4, n_kv_heads=2, block="serial", mlp="gelu", positions="learned",
+        n_positions=CONTEXT, tied=False, biases=True, base_width=6,
+    ).resolved()  # fmt: skip
+    drawn = jax.jit(lambda: decoder.init(config, jax.random.key(5)))()
+    params = jax.tree.map(lambda a: a + 0.1 * jax.random.normal(jax.random.key(a.size), a.shape), drawn)
+    text = np.array([_text(CONTEXT, 1), _text(CONTEXT, 2)], np.int32)
+    expected = np.asarray(jax.jit(lambda p, t: decoder.logits(config, p, t))(params, text))
+    length = np.array([3, 7], np.int32)
+    logits, cache = decode._prefill(config, params, text, length)
+    assert cache.key.shape == (2, 2, CONTEXT, 2, 4)
+    for _ in range(4):
+        for row, n in enumerate(length):
+            np.testing.assert_allclose(logits[row], expected[row, n - 1], atol=1e-5)
+        logits, cache = decode._step(config, params, cache, text[[0, 1], length], length)
+        length = length + 1
+
+
 def test_greedy_text_is_that_of_decoding_without_a_cache(params):
     prompt = _text(5)
     expected = list(prompt)

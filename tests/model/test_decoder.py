@@ -9,11 +9,23 @@ import numpy as np
 import pytest
 import reference
 
+from areca.errors import ConfigError
 from areca.model import decoder
 from areca.model.config import ModelConfig
+from areca.model.counts import count_params
 
 # H K is not D, so that no axis can be taken for another: D 10, H K 12, F 14.
 CONFIG = ModelConfig(vocab_size=37, d_model=10, n_layers=3, n_heads=3, head_dim=4, d_ff=14, rope_theta=50.0).resolved()
+# Each of PaLM's choices switched, then all of them: GPT-2's decoder with PaLM's scale of logits.
+SWITCHES = {
+    "serial": {"block": "serial"},
+    "multi-head": {"n_kv_heads": 3},
+    "gelu": {"mlp": "gelu"},
+    "learned": {"positions": "learned", "n_positions": 13},
+    "untied": {"tied": False},
+    "biases": {"biases": True},
+}
+SWITCHES["all"] = {name: value for switch in SWITCHES.values() for name, value in switch.items()}
 WIDE = ModelConfig(vocab_size=512, d_model=96, n_layers=2, n_heads=4, head_dim=16, d_ff=200)
 
 
@@ -66,6 +78,53 @@ def test_loss_and_its_gradient_are_those_of_the_reference(params, tokens):
         ) / 2e-5
         ours = next(g for n, g in jax.tree_util.tree_leaves_with_path(gradient) if n == name)
         assert np.sum(np.asarray(ours) * direction) == pytest.approx(slope, rel=2e-4, abs=1e-6), name
+
+
+def _awakened(config: ModelConfig):
+    """Parameters of which none is a constant, so that one forgotten shows."""
+    drawn = jax.jit(lambda: decoder.init(config, jax.random.key(0)))()
+    rng = np.random.default_rng(7)
+    return jax.tree.map(lambda a: a + 0.2 * rng.normal(size=a.shape).astype(np.float32), drawn)
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_each_choice_is_that_of_the_reference(switch, tokens):
+    config = replace(CONFIG, **SWITCHES[switch]).resolved()
+    params = _awakened(config)
+    settings = (config.rope_theta, config.norm_epsilon)
+    expected = np.stack([reference.logits(_float64(params), row, *settings) for row in tokens])
+    np.testing.assert_allclose(jax.jit(lambda p, t: decoder.logits(config, p, t))(params, tokens), expected, atol=3e-5)
+    gradient = jax.jit(jax.grad(lambda p: decoder.loss(config, p, jnp.asarray(tokens), 0.01)[0]))(params)
+    rng = np.random.default_rng(1)
+    directions = jax.tree.map(lambda a: rng.normal(size=a.shape), params)
+
+    def along(by: float) -> float:
+        moved = jax.tree.map(lambda a, d: np.asarray(a, np.float64) + by * d, params, directions)
+        return reference.objective(moved, tokens, 0.01, *settings)
+
+    ours = sum(np.sum(np.asarray(g) * d) for g, d in zip(*map(jax.tree.leaves, (gradient, directions)), strict=True))
+    assert ours == pytest.approx((along(1e-5) - along(-1e-5)) / 2e-5, rel=2e-4)
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_parameters_of_each_choice_are_those_counted(switch):
+    config = replace(CONFIG, **SWITCHES[switch]).resolved()
+    shapes = jax.eval_shape(lambda: decoder.init(config, jax.random.key(0)))
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == count_params(config).total
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"n_kv_heads": 2}, "n_kv_heads is 2; it must divide n_heads 3"),
+        ({"block": "both"}, "block is 'both'; choose one of 'parallel', 'serial'"),
+        ({"positions": "learned"}, "n_positions is 0 with learned positions"),
+        ({"n_positions": 8}, "n_positions is 8 with rope positions"),
+    ],
+)
+def test_a_choice_that_can_not_be_is_named(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        replace(CONFIG, **changes).resolved()
 
 
 def test_losses_of_positions_average_to_the_loss(params, tokens):

@@ -1,5 +1,6 @@
 """A decoder on a mesh: the same numbers on every mesh, kernels gathered where a layer is computed, little kept."""
 
+import dataclasses
 import functools
 import math
 import re
@@ -52,6 +53,35 @@ def test_loss_and_gradients_are_those_of_one_device(mesh, one_device):
     for path, ours in jax.tree_util.tree_flatten_with_path(found)[0]:
         theirs = np.asarray(_leaf(grads, path))
         assert np.abs(np.asarray(ours) - theirs).max() <= 4e-6 * np.abs(theirs).max(), jax.tree_util.keystr(path)
+        assert _cut(ours, layout.devices), jax.tree_util.keystr(path)
+
+
+# Key-value heads as many as the axis has devices, more of them, and fewer: 8, 4 and 2 on an axis of 4.
+GPT2 = ModelConfig(
+    vocab_size=301, d_model=32, n_layers=2, n_heads=8, head_dim=4, d_ff=40, block="serial", n_kv_heads=8, mlp="gelu",
+    positions="learned", n_positions=24, tied=False, biases=True,
+).resolved()  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", [{}, {"n_kv_heads": 4, "mlp": "swiglu"}, {"n_kv_heads": 2, "block": "parallel"}])
+@pytest.mark.parametrize("remat", ["block", "selective"])
+def test_every_choice_of_the_block_is_the_same_on_a_mesh(changes, remat):
+    model = dataclasses.replace(GPT2, **changes)
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(
+        lambda a: a + 0.1 * rng.normal(size=a.shape).astype(np.float32), decoder.init(model, jax.random.key(0))
+    )
+    grads, parts = jax.jit(lambda p, t: step.gradients(model, 1e-4, p, t))(params, _tokens())
+    layout = Layout(2, 4, remat)
+    layout.check(model)
+    cut, mesh = _on(layout, params)
+    found, found_parts = jax.jit(lambda p, t: step.gradients(model, 1e-4, p, t, layout, mesh))(cut, _tokens())
+    assert float(found_parts.loss) == pytest.approx(float(parts.loss), rel=3e-7)
+    for path, ours in jax.tree_util.tree_flatten_with_path(found)[0]:
+        theirs = np.asarray(_leaf(grads, path))
+        # A key's bias changes no attention weight: its gradient is rounding, so the query's is the measure.
+        size = np.abs(np.asarray(_leaf(grads, path) if "key_bias" not in str(path) else grads.layers.query_bias)).max()
+        assert np.abs(np.asarray(ours) - theirs).max() <= 1e-5 * size, jax.tree_util.keystr(path)
         assert _cut(ours, layout.devices), jax.tree_util.keystr(path)
 
 

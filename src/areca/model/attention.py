@@ -1,6 +1,6 @@
-"""Causal multi-query attention and rotary positions (PaLM section 2; Shazeer 2019; Su et al. 2021).
+"""Causal attention of shared key-value heads, and rotary positions (PaLM section 2; Shazeer 2019; Su et al. 2021).
 
-Legend: B batch, T query position, S source position, H heads, K head width.
+Legend: B batch, T query position, S source position, H heads, G key-value heads, K head width.
 
 Scores are the only T x T arrays. They are made for a block of queries at a time against the sources that the block can
 see, and are recomputed in the backward pass, so that they stay in cache and nothing of size T x T is kept.
@@ -40,12 +40,19 @@ def rotate_halves(x: Array, cos: Array, sin: Array) -> Array:
 
 
 def attention(
-    q_BTHK: Float[Array, "B T H K"], k_BSK: Float[Array, "B S K"], v_BSK: Float[Array, "B S K"]
+    q_BTHK: Float[Array, "B T H K"], k_BSGK: Float[Array, "B S G K"], v_BSGK: Float[Array, "B S G K"]
 ) -> Float[Array, "B T H K"]:
-    """softmax(q k^T / sqrt(K)) v with a causal mask; all heads share one key and one value head (multi-query)."""
+    """softmax(q k^T / sqrt(K)) v with a causal mask; H / G heads in a row share a key and a value head.
+
+    G = 1 is multi-query attention (Shazeer 2019), G = H multi-head, between them grouped (Ainslie et al. 2023).
+    """
     B, T, H, K = q_BTHK.shape
-    out = _attention(q_BTHK.reshape(B, T * H, K), k_BSK, v_BSK, H)
-    return out.reshape(B, T, H, K)
+    G = k_BSGK.shape[2]
+    each = H // G  # heads that share a key: they are rows of one product, and groups are entries of a larger batch
+    q_BRK = q_BTHK.reshape(B, T, G, each, K).swapaxes(1, 2).reshape(B * G, T * each, K)
+    k_BSK, v_BSK = (x.swapaxes(1, 2).reshape(B * G, -1, K) for x in (k_BSGK, v_BSGK))
+    out = _attention(q_BRK, k_BSK, v_BSK, each)
+    return out.reshape(B, G, T, each, K).swapaxes(1, 2).reshape(B, T, H, K)
 
 
 def _value(q_BRK: Array, k_BSK: Array, v_BSK: Array, heads: int) -> Array:

@@ -1,9 +1,12 @@
-"""The shape of a decoder: PaLM's block (Chowdhery et al. 2022, section 2). Importable without jax.
+"""The shape of a decoder: PaLM's (Chowdhery et al. 2022, section 2), each choice of which has another. Importable
+without jax.
 
-Legend: D model width, H heads, K head width, F feed-forward width, V vocabulary, L layers, T context.
+Legend: D model width, H heads, G key-value heads, K head width, F feed-forward width, V vocabulary, L layers,
+T context, P learned positions.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from areca.errors import ConfigError
 
@@ -20,6 +23,19 @@ class ModelConfig:
     d_ff: int = 0
     rope_theta: float = 10_000.0
     norm_epsilon: float = 1e-6
+    block: Literal["parallel", "serial"] = "parallel"  # both branches read one norm, or the second reads the first's
+    n_kv_heads: int = 1  # G: 1 multi-query (Shazeer 2019), H multi-head, between them grouped
+    mlp: Literal["swiglu", "gelu"] = "swiglu"  # three matrices or two; F is the same number for both
+    positions: Literal["rope", "learned"] = "rope"
+    n_positions: int = 0  # P: rows of learned positions, at least the context
+    tied: bool = True  # the output's embedding is the input's
+    biases: bool = False  # of every product and norm
+    base_width: int = 0  # muP's: the D at which it is PaLM's parametrization; 0: PaLM's at every D (`width_ratio`)
+
+    @property
+    def width_ratio(self) -> float:
+        """D over muP's base width (Yang et al. 2022, table 8), or 1: what divides rates and multiplies logits."""
+        return self.d_model / self.base_width if self.base_width else 1.0
 
     def resolved(self) -> "ModelConfig":
         """This configuration with every field explicit; ConfigError names the first that can't be."""
@@ -28,7 +44,7 @@ class ModelConfig:
         for name in ("vocab_size", "d_model", "n_layers", "n_heads"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1.")
-        for name in ("head_dim", "d_ff"):
+        for name in ("head_dim", "d_ff", "base_width"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; leave it 0 for PaLM's rule or give a width.")
         for name in ("vocab_size", "d_model", "n_layers", "n_heads", "head_dim", "d_ff"):
@@ -43,10 +59,24 @@ class ModelConfig:
                 "choose a number of heads that divides it or set head_dim."
             )
         head_dim = self.head_dim or self.d_model // self.n_heads
-        if head_dim % 2:
+        if head_dim % 2 and self.positions == "rope":
             raise ConfigError(f"head_dim is {head_dim}; RoPE rotates pairs, so it must be even.")
+        if self.n_kv_heads < 1 or self.n_heads % self.n_kv_heads:
+            raise ConfigError(
+                f"n_kv_heads is {self.n_kv_heads}; it must divide n_heads {self.n_heads} (1 is multi-query)."
+            )
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(map(repr, choices))}.")
+        if (self.positions == "learned") != (self.n_positions > 0):
+            raise ConfigError(
+                f"n_positions is {self.n_positions} with {self.positions} positions; give the context's length for "
+                "learned ones and leave it 0 for RoPE."
+            )
         return replace(self, head_dim=head_dim, d_ff=self.d_ff or 4 * self.d_model)
 
+
+CHOICES = {"block": ("parallel", "serial"), "mlp": ("swiglu", "gelu"), "positions": ("rope", "learned")}
 
 PRESETS: dict[str, ModelConfig] = {
     # Table 1 of the paper: heads x head width is not D for 540B.

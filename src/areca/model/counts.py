@@ -21,14 +21,15 @@ REMAT = ("none", "selective", "block")  # policies of rematerialization whose FL
 class ParamCounts:
     """Parameters of a decoder by where they are. `non_embedding` is the N of the scaling laws."""
 
-    embedding: int
+    embedding: int  # with a separate output and learned positions, if there are
     attention: int
     mlp: int
     norms: int
+    biases: int = 0
 
     @property
     def non_embedding(self) -> int:
-        return self.attention + self.mlp + self.norms
+        return self.attention + self.mlp + self.norms + self.biases
 
     @property
     def total(self) -> int:
@@ -36,13 +37,22 @@ class ParamCounts:
 
 
 def count_params(config: ModelConfig) -> ParamCounts:
-    """Embeddings V D (shared with the output), and L x (2 D H K + 2 D K + 3 D F) + (L + 1) D of norms."""
+    """PaLM's: embeddings V D (shared with the output), L x (2 D H K + 2 D K + 3 D F) and (L + 1) D of norms.
+
+    With G key-value heads 2 D G K; without a gate 2 D F; a serial block has two norms; with biases one for each output
+    of a product and of a norm.
+    """
     c = config.resolved()
+    heads, shared = c.n_heads * c.head_dim, 2 * c.n_kv_heads * c.head_dim
+    rising = 2 if c.mlp == "swiglu" else 1  # matrices from D to F
+    norms = c.n_layers * (2 if c.block == "serial" else 1) + 1
+    biases = c.n_layers * (heads + shared + rising * c.d_ff + 2 * c.d_model) + norms * c.d_model
     return ParamCounts(
-        embedding=c.vocab_size * c.d_model,
-        attention=c.n_layers * (2 * c.d_model * c.n_heads * c.head_dim + 2 * c.d_model * c.head_dim),
-        mlp=c.n_layers * 3 * c.d_model * c.d_ff,
-        norms=(c.n_layers + 1) * c.d_model,
+        embedding=c.d_model * ((1 if c.tied else 2) * c.vocab_size + c.n_positions),
+        attention=c.n_layers * c.d_model * (2 * heads + shared),
+        mlp=c.n_layers * (rising + 1) * c.d_model * c.d_ff,
+        norms=norms * c.d_model,
+        biases=biases if c.biases else 0,
     )
 
 
@@ -55,7 +65,8 @@ def attention_flops_per_token(config: ModelConfig, context: int) -> int:
 def exact_flops_per_token(config: ModelConfig, context: int) -> int:
     """Training FLOPs a token of every matrix multiplication, the output logits included."""
     n = count_params(config)
-    return 6 * (n.embedding + n.attention + n.mlp) + attention_flops_per_token(config, context)
+    logits = config.vocab_size * config.d_model  # rows that are looked up multiply nothing
+    return 6 * (logits + n.attention + n.mlp) + attention_flops_per_token(config, context)
 
 
 def six_nd(config: ModelConfig, tokens: int) -> int:
@@ -69,8 +80,8 @@ def recomputed_flops_per_token(config: ModelConfig, context: int, remat: str) ->
     - "none": nothing; every activation is kept.
     - "selective": no product either; norms, rotations and SwiGLU are computed again from the products that are kept.
     - "block": one activation is kept for each block and the rest of the block is computed again: its products of the
-      input, 2 L (D H K + 2 D K + 2 D F), and the forward T x T products, 4 L H K T. The two output products are not:
-      no gradient needs their results.
+      input, 2 L (D H K + 2 D G K + 2 D F), and the forward T x T products, 4 L H K T. The two output products are not:
+      no gradient needs their results; but in a serial block the second branch's norm needs that of the first.
 
     Counted is what the policy adds to the layers, by the same convention as the rest (T x T in full, whatever the
     attention kernel skips or repeats). ConfigError for a policy that is not defined here.
@@ -80,8 +91,11 @@ def recomputed_flops_per_token(config: ModelConfig, context: int, remat: str) ->
     if remat != "block":
         return 0
     c = config.resolved()
-    inputs = c.d_model * (c.n_heads * c.head_dim + 2 * c.head_dim + 2 * c.d_ff)
-    return 2 * c.n_layers * inputs + attention_flops_per_token(config, context) // 3
+    rising = 2 if c.mlp == "swiglu" else 1
+    again = c.d_model * (c.n_heads * c.head_dim + 2 * c.n_kv_heads * c.head_dim + rising * c.d_ff)
+    if c.block == "serial":
+        again += c.d_model * c.n_heads * c.head_dim
+    return 2 * c.n_layers * again + attention_flops_per_token(config, context) // 3
 
 
 def hardware_flops_per_token(

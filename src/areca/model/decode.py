@@ -1,7 +1,7 @@
 """Text from a model: tokens drawn one at a time, with the keys and values of earlier positions kept in a cache.
 
-Legend: B texts, T position, S cached position, D model width, H heads, K head width, V vocabulary, L layers,
-C candidates that a draw chooses among.
+Legend: B texts, T position, S cached position, D model width, H heads, G key-value heads, K head width, V vocabulary,
+L layers, C candidates that a draw chooses among.
 
 Two programs, compiled once for a shape: `prefill` reads whole prompts, padded to the context, `step` one token more of
 each text. The cache is as long as the context that the model was trained on. A text that outgrows it goes on from its
@@ -21,7 +21,7 @@ from jaxtyping import Float, Int, Key
 
 from areca.errors import ConfigError
 from areca.model import decoder
-from areca.model.attention import attention, rope_angles
+from areca.model.attention import attention
 from areca.model.config import ModelConfig
 
 DRAW = 1  # the purpose folded into the seed's key (0 draws initial parameters)
@@ -50,8 +50,8 @@ class Sampling:
 class Cache:
     """Rotated keys, and values, of every layer; what lies past a text's last position is never read."""
 
-    key: Float[Array, "L B S K"]
-    value: Float[Array, "L B S K"]
+    key: Float[Array, "L B S G K"]
+    value: Float[Array, "L B S G K"]
 
 
 def generate(
@@ -111,17 +111,17 @@ def prefill(
 ) -> tuple[Float[Array, "B V"], Cache]:
     """Reads the first `length_B` tokens of each row: logits of the token after them, and a cache of T positions."""
     c = config.resolved()
-    x_BTD = params.embedding.astype(decoder.compute_dtype())[tokens_BT]
-    cos_Tk, sin_Tk = rope_angles(tokens_BT.shape[1], c.head_dim, c.rope_theta)
+    x_BTD = decoder.embed(params, params.embedding.astype(decoder.compute_dtype()), tokens_BT)
+    angles = decoder.angles_at(c, tokens_BT.shape[1])
 
     def layer(x_BTD: Array, p: decoder.Layers) -> tuple[Array, Cache]:
         kept: list[Cache] = []
 
-        def attend(q_BTHK: Array, k_BTK: Array, v_BTK: Array) -> Array:
-            kept.append(Cache(k_BTK, v_BTK))
-            return attention(q_BTHK, k_BTK, v_BTK)
+        def attend(q_BTHK: Array, k_BTGK: Array, v_BTGK: Array) -> Array:
+            kept.append(Cache(k_BTGK, v_BTGK))
+            return attention(q_BTHK, k_BTGK, v_BTGK)
 
-        return decoder.block(c, p, x_BTD, cos_Tk[None], sin_Tk[None], attend), kept[0]
+        return decoder.block(c, p, x_BTD, angles, attend), kept[0]
 
     x_BTD, cache = jax.lax.scan(layer, x_BTD, params.layers)
     x_BD = x_BTD[jnp.arange(len(length_B)), length_B - 1]
@@ -134,23 +134,23 @@ def step(
     """Reads one more token of each text, at its own position below S: logits of the next, and the cache with it."""
     c = config.resolved()
     B, S = cache.key.shape[1:3]
-    x_BTD = params.embedding.astype(decoder.compute_dtype())[token_B][:, None]
-    cos_Sk, sin_Sk = rope_angles(S, c.head_dim, c.rope_theta)
-    cos_BTk, sin_BTk = cos_Sk[position_B][:, None], sin_Sk[position_B][:, None]
+    table_VD = params.embedding.astype(decoder.compute_dtype())
+    x_BTD = decoder.embed(params, table_VD, token_B[:, None], position_B[:, None])
+    angles = decoder.angles_at(c, S, position_B[:, None])
     hidden_BS = jnp.arange(S)[None, :] > position_B[:, None]
 
     def layer(x_BTD: Array, inputs: tuple[decoder.Layers, Cache]) -> tuple[Array, Cache]:
         p, old = inputs
         new: list[Cache] = []
 
-        def attend(q_BTHK: Array, k_BTK: Array, v_BTK: Array) -> Array:
+        def attend(q_BTHK: Array, k_BTGK: Array, v_BTGK: Array) -> Array:
             rows = jnp.arange(B)
-            k_BSK = old.key.at[rows, position_B].set(k_BTK[:, 0])
-            v_BSK = old.value.at[rows, position_B].set(v_BTK[:, 0])
-            new.append(Cache(k_BSK, v_BSK))
-            return _attend_one(q_BTHK, k_BSK, v_BSK, hidden_BS)
+            k_BSGK = old.key.at[rows, position_B].set(k_BTGK[:, 0])
+            v_BSGK = old.value.at[rows, position_B].set(v_BTGK[:, 0])
+            new.append(Cache(k_BSGK, v_BSGK))
+            return _attend_one(q_BTHK, k_BSGK, v_BSGK, hidden_BS)
 
-        return decoder.block(c, p, x_BTD, cos_BTk, sin_BTk, attend), new[0]
+        return decoder.block(c, p, x_BTD, angles, attend), new[0]
 
     x_BTD, cache = jax.lax.scan(layer, x_BTD, (params.layers, cache))
     return _logits(c, params, x_BTD[:, 0]), cache
@@ -170,17 +170,17 @@ def pick(logits_BV: Float[Array, "B V"], sampling: Sampling, key_B: Key[Array, "
     return jnp.take_along_axis(token_BC, choice_B[:, None], axis=-1)[:, 0]
 
 
-def _attend_one(q_BTHK: Array, k_BSK: Array, v_BSK: Array, hidden_BS: Array) -> Array:
+def _attend_one(q_BTHK: Array, k_BSGK: Array, v_BSGK: Array, hidden_BS: Array) -> Array:
     """Attention of one query position (T = 1) over the cached positions that are not hidden from it."""
-    scale = 1.0 / math.sqrt(q_BTHK.shape[-1])
-    score_BTHS = jnp.einsum("bthk,bsk->bths", q_BTHK, k_BSK, preferred_element_type=jnp.float32) * scale
-    p_BTHS = jax.nn.softmax(jnp.where(hidden_BS[:, None, None], -jnp.inf, score_BTHS), axis=-1)
-    return jnp.einsum("bths,bsk->bthk", p_BTHS.astype(q_BTHK.dtype), v_BSK)
+    B, T, H, K = q_BTHK.shape
+    q_BGXK = q_BTHK.reshape(B, k_BSGK.shape[2], -1, K)  # X heads share a key
+    score_BGXS = jnp.einsum("bgxk,bsgk->bgxs", q_BGXK, k_BSGK, preferred_element_type=jnp.float32) / math.sqrt(K)
+    p_BGXS = jax.nn.softmax(jnp.where(hidden_BS[:, None, None], -jnp.inf, score_BGXS), axis=-1)
+    return jnp.einsum("bgxs,bsgk->bgxk", p_BGXS.astype(q_BTHK.dtype), v_BSGK).reshape(B, T, H, K)
 
 
 def _logits(config: ModelConfig, params: decoder.Decoder, x_BD: Array) -> Array:
-    x_BTD = decoder.layer_norm(x_BD[:, None], params.norm, config.norm_epsilon)
-    return decoder.unembed(params, x_BTD)[:, 0]
+    return decoder.unembed(params, decoder.last_norm(config, params, x_BD[:, None]))[:, 0]
 
 
 _prefill = functools.partial(jax.jit, static_argnums=0)(prefill)

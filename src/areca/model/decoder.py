@@ -1,27 +1,22 @@
-"""PaLM's decoder, top to bottom (Chowdhery et al. 2022, section 2).
+"""A decoder, top to bottom: PaLM's by default (Chowdhery et al. 2022, section 2).
 
     x = embed(tokens);  L times: h = LN(x); x = x + attention(h) + mlp(h);  logits = LN(x) E^T / sqrt(D)
 
-Legend: B batch, T position, D model width, H heads, K head width, F feed-forward width, V vocabulary, L layers.
+Each of PaLM's six choices can be switched back (`ModelConfig`): the block to a serial one, x = x + attention(LN(x)),
+x = x + mlp(LN(x)); multi-query attention to more key-value heads; SwiGLU to GELU; RoPE to learned positions; shared
+embeddings to separate ones; no biases to biases everywhere.
 
-| parameter      | shape        | initial standard deviation            |
-|----------------|--------------|---------------------------------------|
-| embedding      | [V, D]       | 1 (no norm follows; logits / sqrt(D)) |
-| query          | [L, D, H, K] | D^-1/2                                |
-| key, value     | [L, D, K]    | D^-1/2                                |
-| gate, up       | [L, D, F]    | D^-1/2                                |
-| attention_out  | [L, H, K, D] | (H K)^-1/2                            |
-| mlp_out        | [L, F, D]    | F^-1/2                                |
-| norm scales    | [L, D], [D]  | ones                                  |
+Legend: B batch, T position, D model width, H heads, G key-value heads, K head width, F feed-forward width,
+V vocabulary, L layers, X some of those joined.
 
-No biases anywhere. The five input kernels are kept apart (each is a matrix of its own to the optimizer, to sharding
-and to other formats) and joined for one multiplication. How parameters lie on a mesh of devices, and every transfer
-between them, is in `areca.model.layout`.
+Parameters and their initial values are in `areca.model.parameters`. The input kernels are kept apart (each is a matrix
+of its own to the optimizer, to sharding and to other formats) and joined for one multiplication. How parameters lie on
+a mesh of devices, and every transfer between them, is in `areca.model.layout`.
 """
 
-import math
+import functools
+import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -32,60 +27,11 @@ from areca.model.attention import attention, pairs_to_halves, rope_angles, rotat
 from areca.model.config import ModelConfig
 from areca.model.layout import ONE_DEVICE, Layout
 from areca.model.loss import Parts, Split, cross_entropy, token_losses
+from areca.model.parameters import Decoder, Layers, init, parameter_axes, unstack, widening
 
 UNROLL_LIMIT = 6  # at most this many layers are unrolled on the CPU, where a scan costs 8 to 10%
 
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Layers:
-    """The parameters of all blocks, stacked along a leading axis L."""
-
-    norm: Float[Array, "L D"]
-    query: Float[Array, "L D H K"]
-    key: Float[Array, "L D K"]
-    value: Float[Array, "L D K"]
-    gate: Float[Array, "L D F"]
-    up: Float[Array, "L D F"]
-    attention_out: Float[Array, "L H K D"]
-    mlp_out: Float[Array, "L F D"]
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Decoder:
-    """All parameters of a model. Leaves under `layers` have one leading stacked axis, the others none."""
-
-    embedding: Float[Array, "V D"]
-    layers: Layers
-    norm: Float[Array, "D"]
-
-
-def init(config: ModelConfig, key: Array) -> Decoder:
-    """Initial float32 parameters, by the table above; a layer's draw does not depend on the other parameters."""
-    c = config.resolved()
-    L, D, H, K, F, V = c.n_layers, c.d_model, c.n_heads, c.head_dim, c.d_ff, c.vocab_size
-    names = ("embedding", "query", "key", "value", "gate", "up", "attention_out", "mlp_out")
-    keys = {name: jax.random.fold_in(key, i) for i, name in enumerate(names)}
-
-    def normal(name: str, shape: tuple[int, ...], std: float) -> Array:
-        # Drawn flat: the same bits, but XLA's CPU compiler takes a second over each draw of several axes (8 s a model).
-        return std * jax.random.normal(keys[name], (math.prod(shape),), jnp.float32).reshape(shape)
-
-    return Decoder(
-        embedding=normal("embedding", (V, D), 1.0),
-        layers=Layers(
-            norm=jnp.ones((L, D), jnp.float32),
-            query=normal("query", (L, D, H, K), D**-0.5),
-            key=normal("key", (L, D, K), D**-0.5),
-            value=normal("value", (L, D, K), D**-0.5),
-            gate=normal("gate", (L, D, F), D**-0.5),
-            up=normal("up", (L, D, F), D**-0.5),
-            attention_out=normal("attention_out", (L, H, K, D), (H * K) ** -0.5),
-            mlp_out=normal("mlp_out", (L, F, D), F**-0.5),
-        ),
-        norm=jnp.ones((D,), jnp.float32),
-    )
+Angles = tuple[Array, Array] | None  # cos and sin [B or 1, T, K/2] of RoPE, or no rotation
 
 
 def loss(
@@ -118,12 +64,12 @@ def logits(config: ModelConfig, params: Decoder, tokens_BT: Int[Array, "B T"]) -
 
 def unembed(params: Decoder, x_BTD: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
     """x E^T / sqrt(D) in float32."""
-    e_VD = params.embedding.astype(x_BTD.dtype)
+    e_VD = (params.embedding if params.output is None else params.output).astype(x_BTD.dtype)
     return jnp.einsum("btd,vd->btv", x_BTD, e_VD, preferred_element_type=jnp.float32) * (x_BTD.shape[-1] ** -0.5)
 
 
 def hidden(config: ModelConfig, params: Decoder, tokens_BT: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-    """The output of the last norm, in the compute type."""
+    """What the logits are made from: the output of the last norm, in the compute type (muP's factor in it)."""
     return _body(config, params, tokens_BT, ONE_DEVICE)[0]
 
 
@@ -135,11 +81,11 @@ def _body(config: ModelConfig, params: Decoder, tokens_BT: Array, layout: Layout
     """
     c = config.resolved()
     table_VD = layout.whole(params.embedding.astype(layout.compute_dtype()), 1)
-    x_BTD = table_VD[tokens_BT]
-    cos_Tk, sin_Tk = rope_angles(tokens_BT.shape[1], c.head_dim, c.rope_theta)
+    x_BTD = embed(params, table_VD, tokens_BT, layout=layout)
+    angles = angles_at(c, tokens_BT.shape[1])
 
     def layer(x_BTD: Array, p: Layers) -> tuple[Array, None]:
-        return block(c, p, x_BTD, cos_Tk[None], sin_Tk[None], layout=layout), None
+        return block(c, p, x_BTD, angles, layout=layout), None
 
     layer = layout.keep(layer)
     if c.n_layers <= UNROLL_LIMIT and layout.devices == 1 and jax.default_backend() == "cpu":
@@ -147,47 +93,149 @@ def _body(config: ModelConfig, params: Decoder, tokens_BT: Array, layout: Layout
             x_BTD, _ = layer(x_BTD, p)
     else:
         x_BTD, _ = jax.lax.scan(layer, x_BTD, params.layers)
-    return _norm(x_BTD, params.norm, c.norm_epsilon, layout), layout.rows_over_model(table_VD)
+    if params.output is not None:
+        table_VD = layout.whole(params.output.astype(layout.compute_dtype()), 1)
+    return last_norm(c, params, x_BTD, layout), layout.rows_over_model(table_VD)
+
+
+def embed(
+    params: Decoder,
+    table_VD: Array,
+    tokens_BT: Array,
+    position_BT: Array | None = None,
+    layout: Layout = ONE_DEVICE,
+) -> Array:
+    """Rows of the embedding, and of learned positions if there are any: 0 to T - 1, or those given."""
+    x_BTD = table_VD[tokens_BT]
+    if params.positions is None:
+        return x_BTD
+    position_PD = layout.whole(params.positions.astype(x_BTD.dtype), 1)
+    return x_BTD + (position_PD[None, : tokens_BT.shape[1]] if position_BT is None else position_PD[position_BT])
+
+
+def angles_at(config: ModelConfig, context: int, position_BT: Array | None = None) -> Angles:
+    """RoPE's angles of positions 0 to context - 1, or of those given below it; None for a model without RoPE."""
+    if config.positions != "rope":
+        return None
+    angles_Tk = rope_angles(context, config.resolved().head_dim, config.rope_theta)
+    cos, sin = (a[None] if position_BT is None else a[position_BT] for a in angles_Tk)
+    return cos, sin
+
+
+def last_norm(config: ModelConfig, params: Decoder, x_BTD: Array, layout: Layout = ONE_DEVICE) -> Array:
+    """The norm before the logits. muP divides them by (D / base)^1/2 beside sqrt(D), so by D in all: here, for free."""
+    scale, bias = params.norm, params.norm_bias
+    if config.width_ratio != 1:
+        factor = config.width_ratio**-0.5
+        scale, bias = scale * factor, None if bias is None else bias * factor
+    return _norm(x_BTD, scale, bias, config.norm_epsilon, layout)
 
 
 def block(
     config: ModelConfig,
     p: Layers,
     x_BTD: Array,
-    cos_BTk: Array,
-    sin_BTk: Array,
+    angles: Angles,
     attend: Callable[[Array, Array, Array], Array] = attention,
     layout: Layout = ONE_DEVICE,
 ) -> Array:
-    """One parallel block: both branches read the same norm (PaLM section 2). `p` holds one layer, without axis L.
+    """One block. `p` holds one layer, without axis L.
 
-    The angles' axis B may be 1. `attend` gets q_BTHK, k_BTK and v_BTK after rotation; decoding puts its cache there.
-    Under a mesh H and F are one device's, and x is cut along D over model before and after.
+    `attend` gets q_BTHK, k_BTGK and v_BTGK after rotation; decoding puts its cache there. Under a mesh H, G and F are
+    one device's, and x is cut along D over model before and after.
     """
-    dtype = x_BTD.dtype
-    h_BTD = _norm(x_BTD, p.norm, config.norm_epsilon, layout)
-    D, H, K = p.query.shape  # under a mesh D is a piece here
-    F = p.gate.shape[1]
+    h_BTD = _norm(x_BTD, p.norm, p.norm_bias, config.norm_epsilon, layout)
+    into_attention, into_mlp = _attention_kernels(config, p, layout), _mlp_kernels(p, layout)
+    if config.block == "parallel":  # both branches read one norm: one multiplication
+        outs = _inputs(h_BTD, into_attention + into_mlp, layout)
+        a_BTX = _attended(config, p, outs[:3], angles, attend, layout)
+        return _add(x_BTD, [_attention_out(p, a_BTX, layout), _mlp_out(p, outs[3:], layout)], layout)
+    a_BTX = _attended(config, p, _inputs(h_BTD, into_attention, layout), angles, attend, layout)
+    x_BTD = layout.projected(_add(x_BTD, [_attention_out(p, a_BTX, layout)], layout))
+    assert p.mlp_norm is not None
+    h_BTD = _norm(x_BTD, p.mlp_norm, p.mlp_norm_bias, config.norm_epsilon, layout)
+    return _add(x_BTD, [_mlp_out(p, _inputs(h_BTD, into_mlp, layout), layout)], layout)
 
-    k_DK, v_DK = layout.over_model(p.key, 0), layout.over_model(p.value, 0)
-    kernels = (pairs_to_halves(p.query).reshape(D, H * K), pairs_to_halves(k_DK), v_DK, p.gate, p.up)
-    joined = layout.whole(jnp.concatenate(kernels, axis=1).astype(dtype), 0)
-    q_BTX, k_BTK, v_BTK, gate_BTF, up_BTF = jax.lax.split(
-        layout.projected(_project(h_BTD, joined)), (H * K, K, K, F, F), axis=2
-    )
 
-    B, T, _ = x_BTD.shape
-    cos, sin = cos_BTk.astype(dtype), sin_BTk.astype(dtype)
-    q_BTHK = rotate_halves(q_BTX.reshape(B, T, H, K), cos[:, :, None], sin[:, :, None])
-    k_BTK = rotate_halves(k_BTK, cos, sin)
-    a_BTX = layout.attended(attend(q_BTHK, k_BTK, v_BTK).reshape(B, T, H * K))
-    m_BTF = jax.nn.silu(gate_BTF) * up_BTF
+Kernel = tuple[Array, Array | None]  # [D, X], under a mesh D is a piece and X one device's, and its bias [X]
 
-    attention_out = layout.whole(p.attention_out.reshape(H * K, -1).astype(dtype), 1)
-    mlp_out = layout.whole(p.mlp_out.astype(dtype), 1)
+
+def _attention_kernels(config: ModelConfig, p: Layers, layout: Layout) -> list[Kernel]:
+    """Of query, key and value. Rotated ones come as halves; a device has the key-value heads that its queries see."""
+    order = pairs_to_halves if config.positions == "rope" else lambda kernel: kernel
+    D, H, K = p.query.shape
+    G = p.key.shape[1] // K
+
+    def shared(kernel_DX: Array, bias_X: Array | None, order: Callable[[Array], Array]) -> Kernel:
+        kernel = order(layout.over_model(kernel_DX, 0).reshape(D, G, K)).reshape(D, G * K)
+        if bias_X is None:
+            return layout.shared_heads(kernel, 1, G), None
+        bias = order(layout.whole(layout.over_model(bias_X, 0), 0).reshape(G, K)).reshape(G * K)
+        return layout.shared_heads(kernel, 1, G), layout.shared_heads(bias, 0, G)
+
+    query_bias = p.query_bias
+    if query_bias is not None:
+        query_bias = order(layout.whole(query_bias, 0).reshape(H, K)).reshape(H * K)
+    query = order(p.query).reshape(D, H * K), query_bias
+    return [query, shared(p.key, p.key_bias, order), shared(p.value, p.value_bias, lambda kernel: kernel)]
+
+
+def _mlp_kernels(p: Layers, layout: Layout) -> list[Kernel]:
+    """Of gate and up; of up alone without a gate."""
+    kernels = [(p.gate, p.gate_bias), (p.up, p.up_bias)]
+    return [(k, None if b is None else layout.whole(b, 0)) for k, b in kernels if k is not None]
+
+
+def _inputs(h_BTD: Array, kernels: list[Kernel], layout: Layout) -> list[Array]:
+    """h times each kernel plus its bias, [B, T, X], by one multiplication."""
+    joined = layout.whole(jnp.concatenate([k for k, _ in kernels], axis=1).astype(h_BTD.dtype), 0)
+    out = _project(h_BTD, joined)
+    if kernels[0][1] is not None:
+        out = out + jnp.concatenate([b for _, b in kernels if b is not None]).astype(out.dtype)[None, None]
+    return list(jax.lax.split(layout.projected(out), [k.shape[1] for k, _ in kernels], axis=2))
+
+
+def _attended(
+    config: ModelConfig,
+    p: Layers,
+    qkv: list[Array],
+    angles: Angles,
+    attend: Callable[[Array, Array, Array], Array],
+    layout: Layout,
+) -> Array:
+    """What the heads bring, joined: [B, T, H K]."""
+    H, K = p.query.shape[1:]
+    B, T, _ = qkv[0].shape
+    q_BTHK, k_BTGK, v_BTGK = (x.reshape(B, T, -1, K) for x in qkv)
+    if angles is not None:
+        cos, sin = (a.astype(q_BTHK.dtype)[:, :, None] for a in angles)
+        q_BTHK, k_BTGK = rotate_halves(q_BTHK, cos, sin), rotate_halves(k_BTGK, cos, sin)
+    return layout.attended(attend(q_BTHK, k_BTGK, v_BTGK).reshape(B, T, H * K))
+
+
+def _attention_out(p: Layers, a_BTX: Array, layout: Layout) -> Kernel:
+    """The branch's output before it is summed over model, and the bias to add after that."""
+    kernel = layout.whole(p.attention_out.reshape(a_BTX.shape[-1], -1).astype(a_BTX.dtype), 1)
+    return _project(a_BTX, kernel), p.attention_out_bias
+
+
+def _mlp_out(p: Layers, inputs: list[Array], layout: Layout) -> Kernel:
+    """As `_attention_out`, of SwiGLU (Shazeer 2020) or, without a gate, GELU."""
+    m_BTF = jax.nn.silu(inputs[0]) * inputs[1] if len(inputs) == 2 else jax.nn.gelu(inputs[0])
+    return _project(m_BTF, layout.whole(p.mlp_out.astype(m_BTF.dtype), 1)), p.mlp_out_bias
+
+
+def _add(x_BTD: Array, branches: list[Kernel], layout: Layout) -> Array:
+    """The residual stream with the branches' outputs; under a mesh with what all devices found, in one transfer."""
     if layout.model == 1:
-        return x_BTD + _project(a_BTX, attention_out) + _project(m_BTF, mlp_out)
-    return x_BTD + layout.sum_over_model(_project(a_BTX, attention_out) + _project(m_BTF, mlp_out))
+        for out_BTD, _ in branches:
+            x_BTD = x_BTD + out_BTD
+    else:
+        x_BTD = x_BTD + layout.sum_over_model(functools.reduce(operator.add, (out for out, _ in branches)))
+    for _, bias_D in branches:
+        if bias_D is not None:
+            x_BTD = x_BTD + layout.whole(bias_D, 0).astype(x_BTD.dtype)[None, None]
+    return x_BTD
 
 
 def _project(x_BTX: Array, kernel_XY: Array) -> Array:
@@ -196,24 +244,19 @@ def _project(x_BTX: Array, kernel_XY: Array) -> Array:
     return (x_BTX.reshape(B * T, X) @ kernel_XY).reshape(B, T, -1)
 
 
-def _norm(x_BTD: Array, scale_D: Array, epsilon: float, layout: Layout) -> Array:
+def _norm(x_BTD: Array, scale_D: Array, bias_D: Array | None, epsilon: float, layout: Layout) -> Array:
     """The norm of whole rows; under a mesh, of rows joined over model with a scale joined over all devices."""
-    return layer_norm(layout.over_model(x_BTD, 2), layout.whole(layout.over_model(scale_D, 0), 0), epsilon)
+    joined = [layout.whole(layout.over_model(a, 0), 0) for a in (scale_D, bias_D) if a is not None]
+    return layer_norm(layout.over_model(x_BTD, 2), epsilon, *joined)
 
 
-def layer_norm(x_BTD: Array, scale_D: Array, epsilon: float) -> Array:
-    """Layer normalisation with a scale and no bias, computed in float32."""
+def layer_norm(x_BTD: Array, epsilon: float, scale_D: Array, bias_D: Array | None = None) -> Array:
+    """Layer normalisation with a scale and, where there is one, a bias, computed in float32."""
     x = x_BTD.astype(jnp.float32)
     centred = x - jnp.mean(x, axis=-1, keepdims=True)
     variance = jnp.mean(centred**2, axis=-1, keepdims=True)
-    return (centred * jax.lax.rsqrt(variance + epsilon) * scale_D[None, None]).astype(x_BTD.dtype)
-
-
-def unstack(layers: Layers, count: int) -> list[Layers]:
-    """One Layers for each layer. By lax.split, whose gradient is one concatenation and not a sum of padded arrays."""
-    pieces = jax.tree.map(lambda a: [x[0] for x in jax.lax.split(a, (1,) * count, axis=0)], layers)
-    is_pieces = lambda x: isinstance(x, list)  # noqa: E731
-    return [jax.tree.map(lambda x, i=i: x[i], pieces, is_leaf=is_pieces) for i in range(count)]
+    out = centred * jax.lax.rsqrt(variance + epsilon) * scale_D[None, None]
+    return (out if bias_D is None else out + bias_D[None, None]).astype(x_BTD.dtype)
 
 
 def compute_dtype() -> jnp.dtype:
@@ -221,9 +264,6 @@ def compute_dtype() -> jnp.dtype:
     return ONE_DEVICE.compute_dtype()
 
 
-def parameter_axes(params: Decoder) -> Decoder:
-    """For each leaf the number of leading stacked axes (1 under `layers`): the optimizer treats slices as matrices."""
-    return Decoder(embedding=0, layers=jax.tree.map(lambda _: 1, params.layers), norm=0)  # type: ignore[arg-type]
-
-
-__all__ = ["Decoder", "Layers", "hidden", "init", "logits", "loss", "losses", "parameter_axes", "unembed"]
+__all__ = [
+    "Decoder", "Layers", "hidden", "init", "logits", "loss", "losses", "parameter_axes", "unembed", "widening",
+]  # fmt: skip

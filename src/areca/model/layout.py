@@ -6,13 +6,14 @@ forward pass and again in the backward pass. Between layers an activation is cut
 
 | parameter      | shape        | cut over (axis of the mesh for each axis of the array) |
 |----------------|--------------|--------------------------------------------------------|
-| embedding      | [V, D]       | -, model x data                                        |
+| embedding, output, positions | [., D] | -, model x data                                  |
 | norm scales    | [L, D], [D]  | data x model on D                                      |
 | query          | [L, D, H, K] | -, data, model, -                                      |
-| key, value     | [L, D, K]    | -, data x model, -                                     |
+| key, value     | [L, D, G K]  | -, data x model, -                                     |
 | gate, up       | [L, D, F]    | -, data, model                                         |
 | attention_out  | [L, H, K, D] | -, model, -, data                                      |
 | mlp_out        | [L, F, D]    | -, model, data                                         |
+| biases         | [L, .]       | as their kernel's output and D: model x data; of key, value and norms data x model |
 
 Code under a mesh is written for one device's pieces (shard_map), so that every transfer is one that stands here. The
 gradient of a gather is a sum that leaves each device its piece, so gradients arrive cut like their parameters. An
@@ -39,8 +40,9 @@ DATA, MODEL = "data", "model"
 
 # By the last name of a parameter's path; those under `layers` have the stacking axis in front.
 RULES: dict[str, tuple[Any, ...]] = {
-    "embedding": (None, (MODEL, DATA)),
-    "norm": ((DATA, MODEL),),
+    **dict.fromkeys(("embedding", "output", "positions"), (None, (MODEL, DATA))),
+    **dict.fromkeys(("norm", "mlp_norm", "norm_bias", "mlp_norm_bias", "key_bias", "value_bias"), ((DATA, MODEL),)),
+    **dict.fromkeys(("query_bias", "gate_bias", "up_bias", "attention_out_bias", "mlp_out_bias"), ((MODEL, DATA),)),
     "query": (DATA, MODEL, None),
     "key": ((DATA, MODEL), None),
     "value": ((DATA, MODEL), None),
@@ -96,16 +98,26 @@ class Layout:
         c = config.resolved()
         if self.data < 1 or self.model < 1:
             raise ConfigError(f"the mesh is {self.data} x {self.model} (data x model); both must be at least 1.")
-        for name, size, over, by in (
-            ("d_model", c.d_model, "data x model", self.devices),
-            ("n_heads", c.n_heads, "model", self.model),
+        whole = "data x model", self.devices
+        dimensions = [
+            ("d_model", c.d_model, *whole), ("n_heads", c.n_heads, "model", self.model),
             ("d_ff", c.d_ff, "model", self.model),
-        ):
+        ]  # fmt: skip
+        if c.biases:
+            dimensions += [("d_ff", c.d_ff, *whole), ("n_heads x head_dim", c.n_heads * c.head_dim, *whole)]
+            dimensions += [("n_kv_heads x head_dim", c.n_kv_heads * c.head_dim, *whole)]
+        for name, size, over, by in dimensions:
             if size % by:
                 raise ConfigError(
                     f"{name} {size} is not divisible by {by}, the mesh's {over} ({self.data} x {self.model}); "
                     "choose another mesh or shape."
                 )
+
+        if c.n_kv_heads % self.model and self.model % c.n_kv_heads:
+            raise ConfigError(
+                f"n_kv_heads {c.n_kv_heads} and the mesh's model axis of {self.model} do not divide one another; "
+                "choose another mesh or shape."
+            )
 
     def check_batch(self, name: str, batch: int) -> None:
         """ConfigError unless a batch of so many sequences can be cut over data."""
@@ -126,6 +138,14 @@ class Layout:
     def over_model(self, piece: Array, axis: int) -> Array:
         """Joins along `axis` the pieces of the devices that share a place on data."""
         return jax.lax.all_gather(piece, MODEL, axis=axis, tiled=True) if self.model > 1 else piece
+
+    def shared_heads(self, x: Array, axis: int, heads: int) -> Array:
+        """Of all key-value heads, joined along `axis`, those that this device's share of the heads sees."""
+        if self.model == 1 or heads == 1:
+            return x
+        width, count = x.shape[axis] // heads, max(1, heads // self.model)
+        first = jax.lax.axis_index(MODEL) * heads // self.model
+        return jax.lax.dynamic_slice_in_dim(x, first * width, count * width, axis)
 
     def sum_over_model(self, x: Array) -> Array:
         """Sums over model and leaves each device its piece of the last axis."""

@@ -41,7 +41,7 @@ def load_shape(model: str, context: int = 0, **widths: int) -> Shape:
     A TOML or JSON file holds a ModelConfig, a RunConfig (its "model" is taken, and its context unless one is given), or
     is the run.json of a run. ConfigError or DataError says what can't be read or is missing.
     """
-    given = {name: value for name, value in widths.items() if value}
+    given: dict[str, Any] = {name: value for name, value in widths.items() if value}
     if not model:
         missing = [
             f"--{n.replace('_', '-')}" for n in ("vocab_size", "d_model", "n_layers", "n_heads") if n not in given
@@ -111,7 +111,7 @@ def summarise(
         "context": shape.context,
         "n_params": n.non_embedding,
         "n_params_total": n.total,
-        "n_params_in_matrices": n.total - n.norms,  # what PaLM's Table 1 gives
+        "n_params_in_matrices": n.total - n.norms - n.biases,  # what PaLM's Table 1 gives
         "n_params_by_part": asdict(n),
         "exact_flops_per_token": exact,
         "attention_flops_per_token": attention_flops_per_token(shape.config, shape.context),

@@ -26,6 +26,11 @@ def check(config: RunConfig, store: TokenStore) -> None:
 
     if config.data.context < 1:
         raise ConfigError(f"data.context is {config.data.context}; it must be at least 1.")
+    if config.model.positions == "learned" and config.data.context > config.model.n_positions:
+        raise ConfigError(
+            f"data.context is {config.data.context} and the model learns {config.model.n_positions} positions; give "
+            "model.n_positions at least the context."
+        )
     check_seed(config.seed)
     check_seed(config.data.seed, "data.seed")
     schedules.check(config.schedule, config.batch, config.tokens, config.data.context)

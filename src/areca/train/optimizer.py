@@ -36,7 +36,7 @@ class AdafactorState(NamedTuple):
     second_moment: Any
 
 
-def adafactor(config: OptimizerConfig, stacked_axes: Any) -> optax.GradientTransformationExtraArgs:
+def adafactor(config: OptimizerConfig, stacked_axes: Any, rates: Any) -> optax.GradientTransformationExtraArgs:
     """The update -lr (max(rms(p), 1e-3) m + weight_decay lr p), with m the momentum of g / sqrt(v)."""
 
     def init(params: Any) -> AdafactorState:
@@ -70,10 +70,12 @@ def adafactor(config: OptimizerConfig, stacked_axes: Any) -> optax.GradientTrans
         m = jax.tree.map(average, state.momentum, grads, v)
         decay = config.weight_decay * learning_rate
 
-        def move(p: Array, m: Array, axes: int) -> Array:
-            return -learning_rate * (_rms(p, axes) * m + decay * p)
+        def move(p: Array, m: Array, axes: int, rate: float) -> Array:
+            return -learning_rate * (rate * _rms(p, axes) * m + decay * p)
 
-        return jax.tree.map(move, params, m, stacked_axes), AdafactorState(jnp.where(finite, count, state.count), m, v)
+        return jax.tree.map(move, params, m, stacked_axes, rates), AdafactorState(
+            jnp.where(finite, count, state.count), m, v
+        )
 
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
 
@@ -84,7 +86,7 @@ def _rms(p: Array, stacked_axes: int) -> Array:
     return jnp.maximum(jnp.sqrt(jnp.mean(p * p, axis=axes, keepdims=True)), RMS_FLOOR)
 
 
-def adam(config: OptimizerConfig) -> optax.GradientTransformationExtraArgs:
+def adam(config: OptimizerConfig, rates: Any) -> optax.GradientTransformationExtraArgs:
     """Adam with decoupled decay (AdamW); `learning_rate` arrives with each update."""
     b1, b2 = config.momentum, config.beta2
 
@@ -96,18 +98,25 @@ def adam(config: OptimizerConfig) -> optax.GradientTransformationExtraArgs:
         v = jax.tree.map(lambda v, g: jnp.where(finite, b2 * v + (1.0 - b2) * (g * g), v), state.nu, grads)
         unbias = [1.0 - jax.lax.pow(jnp.float32(b), count.astype(jnp.float32)) for b in (b1, b2)]
 
-        def move(p: Array, m: Array, v: Array) -> Array:
+        def move(p: Array, m: Array, v: Array, rate: float) -> Array:
             direction = (m / unbias[0]) / (jnp.sqrt(v / unbias[1]) + ADAM_EPSILON)
-            return -learning_rate * (direction + config.weight_decay * p)
+            return -learning_rate * (rate * direction + config.weight_decay * p)
 
         after = optax.ScaleByAdamState(count=jnp.where(finite, count, state.count), mu=m, nu=v)
-        return jax.tree.map(move, params, m, v), after
+        return jax.tree.map(move, params, m, v, rates), after
 
     return optax.GradientTransformationExtraArgs(optax.scale_by_adam().init, update)  # pyright: ignore[reportArgumentType]
 
 
-def make_optimizer(config: OptimizerConfig, stacked_axes: Any) -> optax.GradientTransformationExtraArgs:
-    """The optimizer that `config` names; its `update` takes `learning_rate=`. ConfigError for settings it can't use."""
+def make_optimizer(
+    config: OptimizerConfig, stacked_axes: Any, *, widening: Any = None, width_ratio: float = 1.0
+) -> optax.GradientTransformationExtraArgs:
+    """The optimizer that `config` names; its `update` takes `learning_rate=`. ConfigError for settings it can't use.
+
+    `widening` marks with 1 the leaves whose fan-in grows with the model's width. Their rate follows muP (Yang et al.
+    2022, table 8): for Adam it falls as 1 / width_ratio. For Adafactor, whose step already falls with a matrix' root
+    mean square, hence as width^-1/2, what is missing is width_ratio^-1/2.
+    """
     if not 0 < config.learning_rate < math.inf:
         raise ConfigError(f"optimizer.learning_rate is {config.learning_rate}; it must be positive.")
     for name in ("weight_decay", "z_loss"):
@@ -119,8 +128,10 @@ def make_optimizer(config: OptimizerConfig, stacked_axes: Any) -> optax.Gradient
         raise ConfigError(
             f"optimizer.momentum {config.momentum} and optimizer.beta2 {config.beta2} must lie in [0, 1)."
         )
+    rate = width_ratio ** (-1.0 if config.name == "adam" else -0.5)
+    rates = jax.tree.map(lambda wide: rate if wide else 1.0, stacked_axes if widening is None else widening)
     if config.name == "adam":
         if not config.beta2:
             raise ConfigError("optimizer.name is 'adam', which needs optimizer.beta2, for example 0.95.")
-        return adam(config)
-    return adafactor(config, stacked_axes)
+        return adam(config, rates)
+    return adafactor(config, stacked_axes, rates)

@@ -33,8 +33,13 @@ class TrainState:
 def init_state(model: ModelConfig, optimizer: OptimizerConfig, seed: int) -> TrainState:
     """The state before the first step; the key of the parameters is folded from (seed, purpose 0)."""
     params: Any = decoder.init(model, jax.random.fold_in(jax.random.key(seed), 0))
-    transformation = make_optimizer(optimizer, decoder.parameter_axes(params))
+    transformation = _optimizer(model, optimizer, params)
     return TrainState(jnp.zeros((), jnp.int32), params, transformation.init(params))
+
+
+def _optimizer(model: ModelConfig, optimizer: OptimizerConfig, params: Any) -> Any:
+    axes, widening = decoder.parameter_axes(params), decoder.widening(params)
+    return make_optimizer(optimizer, axes, widening=widening, width_ratio=model.width_ratio)
 
 
 def first_state(
@@ -66,7 +71,7 @@ def train_step(
     grad_norm = optax.tree.norm(grads)
     scale = jnp.minimum(1.0, optimizer.clip_norm / jnp.maximum(grad_norm, 1e-12))
     grads = jax.tree.map(lambda g: g * scale, grads)
-    transformation = make_optimizer(optimizer, decoder.parameter_axes(state.params))
+    transformation = _optimizer(model, optimizer, state.params)
     finite = jnp.isfinite(parts.loss) & jnp.isfinite(grad_norm)
     updates, moments = transformation.update(
         grads, state.optimizer, cast(Any, state.params), learning_rate=learning_rate, finite=finite
