@@ -20,7 +20,7 @@ from areca.config import (
 )
 from areca.data.store import TokenStore
 from areca.errors import CheckpointError, ConfigError, DataError, Interrupted, TrainingError
-from areca.files import read_json, read_jsonl
+from areca.files import read_json, read_jsonl, write_json
 from areca.train.loop import train
 from areca.train.record import metrics_without_timing, read_metrics
 from tiny import build_tiny_store, tiny_config
@@ -180,6 +180,18 @@ def test_a_resume_with_a_changed_configuration_says_what_differs(finished, tiny_
         CheckpointError, match=r"optimizer.learning_rate: 0.01 -> 0.02; seed: 0 -> 5\); resume with the same"
     ):
         train(changed, finished, resume="must")
+
+
+def test_a_run_from_before_a_setting_was_there_goes_on_with_its_default(finished, tiny_store, tmp_path):
+    copy = tmp_path / "older"
+    shutil.copytree(finished, copy)
+    run = read_json(copy / "run.json")
+    del run["config"]["model"]["block"], run["config"]["guard"]
+    write_json(copy / "run.json", run)
+    assert train(tiny_config(tiny_store), copy, resume="must") == read_json(finished / "result.json")
+    serial = replace(tiny_config(tiny_store).model, block="serial")
+    with pytest.raises(CheckpointError, match=r"model.block: 'parallel' -> 'serial'"):
+        train(tiny_config(tiny_store, model=serial), copy, resume="must")
 
 
 def test_a_resume_on_another_store_is_refused_and_a_moved_one_is_not(finished, tiny_store, tmp_path):

@@ -46,10 +46,10 @@ class Layers:
     query: Float[Array, "L D H K"]
     key: Float[Array, "L D GK"]
     value: Float[Array, "L D GK"]
+    gate: Float[Array, "L D F"] | None
     up: Float[Array, "L D F"]
     attention_out: Float[Array, "L H K D"]
     mlp_out: Float[Array, "L F D"]
-    gate: Float[Array, "L D F"] | None = None
     mlp_norm: Float[Array, "L D"] | None = None
     norm_bias: Float[Array, "L D"] | None = None
     query_bias: Float[Array, "L HK"] | None = None

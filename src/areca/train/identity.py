@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from areca import runtime
-from areca.config import RunConfig, check_seed, differences, to_dict
+from areca.config import RunConfig, check_seed, differences, from_dict, to_dict
 from areca.data.store import TokenStore
 from areca.errors import CheckpointError, ConfigError, DataError
 from areca.files import read_json
@@ -106,6 +106,8 @@ def look(run_dir: Path, wanted: dict[str, Any], resume: Resume, say: Callable[[s
     if resume == "never":
         raise CheckpointError(f"{run_dir} holds a run already; go on with --resume or choose another --out.")
     old = read_run_json(run_dir)
+    # Settings that there were not yet when the run began are as they are without being set.
+    old["config"] = to_dict(from_dict(old["config"], RunConfig, f"{run_dir / 'run.json'}: config"))
     # Where the store lies doesn't matter, what it holds does.
     for one in (old, wanted):
         one["config"]["data"]["store"] = one["store"]["path"]
