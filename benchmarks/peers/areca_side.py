@@ -28,6 +28,7 @@ def make(p: Problem, threads: int) -> Callable[[int], float]:
         d_ff=p.d_ff,
         rope_theta=p.rope_theta,
         norm_epsilon=p.epsilon,
+        base_width=0,
     )
     optimizer = OptimizerConfig(
         name="adam",

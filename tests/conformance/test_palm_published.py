@@ -109,3 +109,12 @@ def test_heads_times_head_width_is_not_the_width_of_540b():
     config = PRESETS["palm-540b"].resolved()
     assert config.n_heads * config.head_dim == 12_288
     assert config.d_ff == 73_728
+
+
+def test_gpt2_is_its_published_size_with_every_choice_of_palm_switched_back():
+    # openai/gpt2 as released (Radford et al. 2019): 124,439,808 parameters, the embeddings shared.
+    gpt2 = ModelConfig(
+        vocab_size=50_257, d_model=768, n_layers=12, n_heads=12, block="serial", n_kv_heads=12, mlp="gelu",
+        positions="learned", n_positions=1024, biases=True,
+    )  # fmt: skip
+    assert count_params(gpt2).total == 124_439_808

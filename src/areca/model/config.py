@@ -30,12 +30,16 @@ class ModelConfig:
     n_positions: int = 0  # P: rows of learned positions, at least the context
     tied: bool = True  # the output's embedding is the input's
     biases: bool = False  # of every product and norm
-    base_width: int = 0  # muP's: the D at which it is PaLM's parametrization; 0: PaLM's at every D (`width_ratio`)
+    base_width: int = 128  # beyond this D muP's parametrization, up to it PaLM's; 0: PaLM's at every D
 
     @property
     def width_ratio(self) -> float:
-        """D over muP's base width (Yang et al. 2022, table 8), or 1: what divides rates and multiplies logits."""
-        return self.d_model / self.base_width if self.base_width else 1.0
+        """How much wider than muP's base width it is, at least 1 (Yang et al. 2022, table 8).
+
+        By it, or its root, learning rates of hidden matrices and logits are divided, so that a rate chosen at the base
+        width serves (docs/which-learning-rate.md).
+        """
+        return max(1.0, self.d_model / self.base_width) if self.base_width else 1.0
 
     def resolved(self) -> "ModelConfig":
         """This configuration with every field explicit; ConfigError names the first that can't be."""
@@ -79,8 +83,11 @@ class ModelConfig:
 CHOICES = {"block": ("parallel", "serial"), "mlp": ("swiglu", "gelu"), "positions": ("rope", "learned")}
 
 PRESETS: dict[str, ModelConfig] = {
-    # Table 1 of the paper: heads x head width is not D for 540B.
-    "palm-8b": ModelConfig(vocab_size=256_000, d_model=4096, n_layers=32, n_heads=16, head_dim=256),
-    "palm-62b": ModelConfig(vocab_size=256_000, d_model=8192, n_layers=64, n_heads=32, head_dim=256),
-    "palm-540b": ModelConfig(vocab_size=256_000, d_model=18_432, n_layers=118, n_heads=48, head_dim=256),
+    # Table 1 of the paper: heads x head width is not D for 540B. Its parametrization is its own at every width.
+    name: ModelConfig(256_000, width, layers, heads, head_dim=256, base_width=0)
+    for name, width, layers, heads in (
+        ("palm-8b", 4096, 32, 16),
+        ("palm-62b", 8192, 64, 32),
+        ("palm-540b", 18_432, 118, 48),
+    )
 }

@@ -111,7 +111,10 @@ def read_run_json(run_dir: Path | str) -> dict[str, Any]:
     path = Path(run_dir) / RUN
     if not path.exists():
         raise CheckpointError(f"{run_dir} is not a run directory (it has no {RUN}); name one that `areca train` made.")
-    return read_json(path)
+    run = read_json(path)
+    if isinstance(run, dict) and isinstance(run.get("config"), dict) and isinstance(run["config"].get("model"), dict):
+        run["config"]["model"].setdefault("base_width", 0)  # before muP was there, all runs were PaLM's
+    return run
 
 
 def read_metrics(path: Path | str) -> list[dict[str, Any]]:
