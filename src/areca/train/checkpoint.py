@@ -240,8 +240,9 @@ class Checkpoints:
 
     def _sweep(self) -> None:
         listed = {str(e.step) for e in self._entries}
+        doubtful = not all(e.intact for e in self._entries)  # whose directory is the one that no entry names?
         for path in list(self.directory.iterdir()):
-            if path.name in listed or not _OURS.fullmatch(path.name):
+            if path.name in listed or not _OURS.fullmatch(path.name) or (doubtful and path.name.isdigit()):
                 continue
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
