@@ -153,14 +153,17 @@ def test_a_flipped_bit_anywhere_in_the_record_is_found_and_costs_no_checkpoint(t
     whole = record.read_bytes()
     for at in range(len(whole) - 1):  # the last byte is a line feed behind the value
         record.write_bytes(_flipped(whole, at))
-        with pytest.raises(CheckpointError), Checkpoints(tmp_path) as checkpoints:
-            for entry in checkpoints.entries():
-                checkpoints.verify(entry)
+        with pytest.raises(CheckpointError):
+            _verify_all(tmp_path)
         assert (tmp_path / "1").is_dir()
         assert (tmp_path / "2").is_dir()  # also where it is the number of the step that was flipped
     record.write_bytes(whole)
-    with Checkpoints(tmp_path) as checkpoints:
-        assert [checkpoints.verify(e).step for e in checkpoints.entries()] == [1, 2]
+    assert _verify_all(tmp_path) == [1, 2]
+
+
+def _verify_all(directory) -> list[int]:
+    with Checkpoints(directory) as checkpoints:
+        return [checkpoints.verify(entry).step for entry in checkpoints.entries()]
 
 
 def test_a_missing_an_extra_and_a_truncated_file_are_found(tmp_path):

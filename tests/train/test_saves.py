@@ -81,7 +81,7 @@ def test_the_next_save_comes_after_a_hundred_times_its_cost_within_bounds():
 
 
 def test_the_chosen_interval_keeps_saves_under_two_percent_whatever_they_cost():
-    # Steps of 0.5 s, of 1.5 s while a write goes on, which costs `cost`; five hours of training, paced as the loop does.
+    # Steps of 0.5 s, of 1.5 s while a write goes on, which costs `cost`; five hours, paced as the loop does.
     for cost in (0.4, 3.0, 20.0):
         heard, clock, blocked, last, step, number = Saves(), 0.0, 0.02 * cost, 0.0, 0, 0
         write_ends, lost = -1.0, 0.0
@@ -115,7 +115,7 @@ def test_a_run_measures_its_saves_and_says_them(tiny_store, tmp_path, capsys):
     write_json(tmp_path / "run.json", to_dict(tiny_config(tiny_store)))
     areca_train(str(tmp_path / "run.json"), out=str(tmp_path / "run"))
     rows = read_metrics(tmp_path / "run")
-    # Saved after steps 4, 8 and 12: the step after each of the first two ran beside its write, those before beside none.
+    # Saved after steps 4, 8 and 12: the steps after the first two ran beside their writes, those before beside none.
     assert [r["saving"] for r in rows[:5]] == [None] * 4 + [4]
     assert rows[8]["saving"] == 8
     events = [e for e in read_jsonl(tmp_path / "run" / "events.jsonl") if e["event"] == "save"]
