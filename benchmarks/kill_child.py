@@ -5,9 +5,9 @@
     python benchmarks/kill_child.py LOG PHASE NTH        -- train ...
 
 The seconds count from the start of the process, of its training loop, or (the phase "rewind") of going back from a
-spike; the phases are those of PHASES. The program
-that runs is the user's; only the instants are marked, from outside, by wrapping functions, so nothing in `src` knows
-of this. Before the kill one JSON line goes to LOG: what the training thread was in, and what the saving thread was in.
+spike; the phases are those of PHASES. The program that runs is the user's; only the instants are marked, from outside,
+by wrapping functions, so nothing in `src` knows of this. Before the kill one JSON line goes to LOG: what the training
+thread was in, and what the saving thread was in.
 """
 
 import functools

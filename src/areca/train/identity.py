@@ -136,7 +136,7 @@ def parameters_sha256(params: Any) -> str:
     for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
         value = np.ascontiguousarray(_whole(leaf))
         digest.update(f"{jax.tree_util.keystr(path)} {np.shape(leaf)} {value.dtype}\n".encode())
-        digest.update(value.reshape(-1).view(np.uint8))
+        digest.update(value.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 
