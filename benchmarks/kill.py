@@ -2,9 +2,13 @@
 
     python benchmarks/kill.py                20 random instants, then each phase until it was hit three times
     python benchmarks/kill.py --random 5 --each 1
+    python benchmarks/kill.py --spike --mesh 2x2 --steps 300 --random 6 --each 1
+
+With --spike the data has a stretch of noise that makes the loss spike, so that the run goes back and skips it; kills
+then also come in the middle of that. With --mesh the run is on so many virtual devices.
 
 Prints one line a kill (what the training thread and the saving thread were in), then the hits by phase and the digests
-of parameters, whole state and metrics of every finished run. Exits 1 if a bit differs or a phase was missed.
+of parameters, whole state and metrics of every finished run. Exits 1 if a bit differs.
 """
 
 import argparse
@@ -21,7 +25,9 @@ from pathlib import Path
 from typing import Any
 
 CHILD = Path(__file__).with_name("kill_child.py")
-PHASES = ("compile", "step", "save", "commit", "append")
+PHASES = ("compile", "step", "save", "commit", "append")  # and "rewind" with --spike
+LAST = {"compile": 2, "step": 40, "append": 40, "save": 4, "commit": 4}  # the nth time to die in, at most
+CONTEXT = 32
 WORDS = (
     "areca palm nut tree seed leaf the of and grows sings is red blue by a river moon sun stone counts seven nine bird"
 )
@@ -46,21 +52,69 @@ batch = 8
 every_steps = {every}
 keep_last = 2
 """
+MESH = """
+[parallel]
+data = {data}
+model = {model}
+remat = "selective"
+"""
+SPIKE = """
+[optimizer]
+learning_rate = 0.1
+[guard]
+window = 24
+min_steps = 16
+rewind_steps = 8
+skip_batches = 25
+max_rewinds = 3
+"""
 
 
-def prepare(directory: Path, *, steps: int, every: int, width: int = 32, layers: int = 2) -> Path:
-    """Makes a token store of random words and a configuration of about `steps` steps with a batch ramp; returns it."""
+def prepare(
+    directory: Path,
+    *,
+    steps: int,
+    every: int,
+    width: int = 32,
+    layers: int = 2,
+    spike: bool = False,
+    mesh: tuple[int, int] = (1, 1),
+) -> Path:
+    """Makes a token store of random words and a configuration of about `steps` steps with a batch ramp; returns it.
+
+    With `spike`, twelve steps in the middle, from two before the batch doubles on, read noise; no window comes twice.
+    """
     rng = random.Random(1)
-    lines = (json.dumps({"text": " ".join(rng.choices(WORDS.split(), k=80)) + ".\n"}) for _ in range(400))
+    documents = max(400, 4 * steps) if spike else 400
+    lines = (json.dumps({"text": " ".join(rng.choices(WORDS.split(), k=80)) + ".\n"}) for _ in range(documents))
     (directory / "text.jsonl").write_text("\n".join(lines) + "\n")
     store = directory / "store"
     areca(["corpus", "build", str(directory / "text.jsonl"), "--out", str(store), "--vocab-size", "300"], directory)
-    tokens = steps * 6 * 32 // 256 * 256  # half the tokens at a batch of 4, half at 8
+    tokens = steps * 6 * CONTEXT // 512 * 512  # half the tokens at a batch of 4, half at 8
+    settings = CONFIG.format(tokens=tokens, half=tokens // 2, store=store, every=every, width=width, layers=layers)
+    settings += MESH.format(data=mesh[0], model=mesh[1]) if mesh != (1, 1) else ""
+    settings += SPIKE if spike else ""
     config = directory / "run.toml"
-    config.write_text(
-        CONFIG.format(tokens=tokens, half=tokens // 2, store=store, every=every, width=width, layers=layers)
-    )
+    config.write_text(settings)
+    if spike:
+        first = tokens // 2 // CONTEXT - 2 * 4
+        poison(store, range(first, first + 2 * 4 + 10 * 8))
     return config
+
+
+def poison(directory: Path, examples: range) -> None:
+    """Writes noise over the windows of a store that are these examples of a run."""
+    import numpy as np
+
+    from areca.data.order import Order
+    from areca.data.store import TokenStore, bin_name
+
+    store, rng = TokenStore.open(directory), np.random.default_rng(0)
+    order = Order(store, CONTEXT)
+    for corpus, offset in order.windows(examples.start, examples.stop):
+        tokens = np.memmap(directory / bin_name(store.corpora[corpus].name, "train"), dtype=store.dtype, mode="r+")
+        tokens[offset + 1 : offset + CONTEXT] = rng.integers(0, 300, CONTEXT - 1)
+        tokens.flush()
 
 
 def environment(directory: Path) -> dict[str, str]:
@@ -93,15 +147,16 @@ def killed(phase: str, when: float, arguments: list[str], directory: Path) -> di
 
 
 def outcome(run: Path) -> dict[str, str]:
-    """Digests of all that two equal runs must share: parameters, the whole saved state, metrics without timing."""
+    """Digests of what two equal runs share: parameters, the whole saved state, metrics without timing and rewinds."""
     from areca.files import read_json, sha256_json
     from areca.train.record import metrics_without_timing
 
     result = read_json(run / "result.json")
+    went_back = read_json(run / "rewinds.json") if (run / "rewinds.json").exists() else None
     return {
         "parameters": result["parameters_sha256"],
         "state": state_sha256(run),
-        "metrics": sha256_json(metrics_without_timing(run)),
+        "metrics": sha256_json([metrics_without_timing(run), went_back]),
         "loss": sha256_json([result["loss"], result["loss_by_corpus"], result["train_loss_last"]]),
     }
 
@@ -129,7 +184,7 @@ def hits(kill: dict[str, Any]) -> set[str]:
     return {kill["main"], kill["saving"]} - {"idle"}
 
 
-def campaign(directory: Path, config: Path, n_random: int, each: int, seed: int) -> int:
+def campaign(directory: Path, config: Path, n_random: int, each: int, seed: int, phases: tuple[str, ...]) -> int:
     """All kills, then the comparison; the exit code."""
     rng = random.Random(seed)
     reference = directory / "reference"
@@ -146,16 +201,24 @@ def campaign(directory: Path, config: Path, n_random: int, each: int, seed: int)
         " (one in four of its life, the others of its training), then by design"
     )
 
+    if "rewind" in phases:
+        told = [e for e in events if e["event"] in ("spike", "rewind")]
+        print("it " + ", ".join(f"has a spike at step {e['step']}" if e["event"] == "spike"
+                                else f"goes back to step {e['to_step']}" for e in told))  # fmt: skip
+        if not told:
+            print("There is no spike in it, so no rewind can be killed.")
+            return 1
     count: collections.Counter[str] = collections.Counter()
+    later = 0
     runs, number = 1, 0
-    while number < n_random or any(count[p] < each for p in PHASES):
+    while number < n_random or any(count[p] < each for p in phases):
         arguments = ["train", str(config), "--out", str(directory / f"run{runs}"), "--auto-resume"]
         if number < n_random:
             phase, length = ("life", life) if number % 4 == 0 else ("training", training)
             when = round(rng.uniform(0, length), 3)
         else:
-            phase = rng.choice([p for p in PHASES if count[p] < each])
-            when = rng.randint(1, {"compile": 2, "step": 40, "append": 40, "save": 4, "commit": 4}[phase])
+            phase = rng.choice([p for p in phases if count[p] < each])
+            when = round(rng.uniform(0, 0.15), 3) if phase == "rewind" else rng.randint(1, LAST[phase])
         kill = killed(phase, when, arguments, directory)
         if kill is None:
             finished[f"run{runs}"] = outcome(directory / f"run{runs}")
@@ -165,12 +228,15 @@ def campaign(directory: Path, config: Path, n_random: int, each: int, seed: int)
             continue
         number += 1
         count.update(hits(kill))
+        later += (directory / f"run{runs}" / "rewinds.json").exists()
         where = f"{kill['main']}, saving: {kill['saving']}"
         print(f"kill {number:3}  run{runs}  {phase:>8} {when:<7g}  in {where}  at {kill['seconds']:.2f} s", flush=True)
     arguments = ["train", str(config), "--out", str(directory / f"run{runs}"), "--auto-resume"]
     areca(arguments, directory)
     finished[f"run{runs}"] = outcome(directory / f"run{runs}")
 
+    if "rewind" in phases:
+        print(f"\n{later} of {number} kills came after the spike was seen and the list of rewinds written.")
     print("\nphase      kills\n" + "\n".join(f"{p:<10} {n}" for p, n in sorted(count.items(), key=lambda x: -x[1])))
     print(f"\n{'run':<10} parameters    state         metrics       losses")
     for name, found in {"reference": expected, **finished}.items():
@@ -191,6 +257,8 @@ def main() -> int:
     parser.add_argument("--each", type=int, default=3, help="times that each phase is hit at least")
     parser.add_argument("--steps", type=int, default=1500, help="of the run")
     parser.add_argument("--every", type=int, default=25, help="steps between saves")
+    parser.add_argument("--spike", action="store_true", help="noise in the data makes the run go back")
+    parser.add_argument("--mesh", default="1x1", help="virtual devices, data x model (default 1x1)")
     parser.add_argument("--seed", type=int, default=0, help="of the instants")
     parser.add_argument("--keep", type=Path, help="directory for the runs, kept (default: a temporary one)")
     options = parser.parse_args()
@@ -198,8 +266,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         directory = options.keep or Path(temporary)
         directory.mkdir(parents=True, exist_ok=True)
-        config = prepare(directory, steps=options.steps, every=options.every)
-        return campaign(directory, config, options.random, options.each, options.seed)
+        data, model = map(int, options.mesh.split("x"))
+        config = prepare(directory, steps=options.steps, every=options.every, spike=options.spike, mesh=(data, model))
+        phases = (*PHASES, "rewind") if options.spike else PHASES
+        return campaign(directory, config, options.random, options.each, options.seed, phases)
 
 
 if __name__ == "__main__":

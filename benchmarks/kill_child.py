@@ -4,9 +4,10 @@
     python benchmarks/kill_child.py LOG training SECONDS -- train ...
     python benchmarks/kill_child.py LOG PHASE NTH        -- train ...
 
-The seconds count from the start of the process, or of its training loop; the phases are those of PHASES. The program
-that runs is the user's; only the instants are marked, from outside, by wrapping functions, so nothing in `src` knows
-of this. Before the kill one JSON line goes to LOG: what the training thread was in, and what the saving thread was in.
+The seconds count from the start of the process, of its training loop, or (the phase "rewind") of going back from a
+spike; the phases are those of PHASES. The program that runs is the user's; only the instants are marked, from outside,
+by wrapping functions, so nothing in `src` knows of this. Before the kill one JSON line goes to LOG: what the training
+thread was in, and what the saving thread was in.
 """
 
 import functools
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-PHASES = ("compile", "step", "save", "commit", "append")
+PHASES = ("compile", "step", "save", "commit", "append", "rewind")
 STARTED = time.perf_counter()
 
 
@@ -83,12 +84,27 @@ def install(killer: Killer) -> None:
         train(*args)
 
     loop._Run.loop = train_until
+    loop._Run._go_back = _rewind(killer, loop._Run._go_back)
     loop._Run.finish = killer.within("finish", loop._Run.finish)
     evaluate.Evaluator.__call__ = killer.within("evaluate", evaluate.Evaluator.__call__)
     checkpoint.Checkpoints.restore = killer.within("restore", checkpoint.Checkpoints.restore)
     _mark_compile_and_step(killer, step)
     _mark_append(killer, record)
     _mark_save_and_commit(killer, checkpoint)
+
+
+def _rewind(killer: Killer, go_back: Callable[..., Any]) -> Callable[..., Any]:
+    """From the spike that was seen to the state gone back to: list, checkpoints dropped, one loaded, metrics cut."""
+
+    def marked(*args: Any) -> None:
+        if killer.phase == "rewind":
+            killer.later(killer.when)
+        killer.within("rewind", go_back)(*args)
+        if killer.phase == "rewind":
+            killer.main = "rewind"
+            killer.die()
+
+    return marked
 
 
 def _mark_compile_and_step(killer: Killer, step: Any) -> None:

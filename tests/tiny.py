@@ -1,9 +1,15 @@
 """A token store and runs so small that a test can train them."""
 
+import shutil
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from areca.config import BatchConfig, CheckpointConfig, DataConfig, EvalConfig, ModelConfig, RunConfig, ScheduleConfig
 from areca.data.build import build_store
+from areca.data.order import Order
+from areca.data.store import TokenStore, bin_name
 
 WORDS = ("areca", "palm", "betel", "nut", "grove", "shade", "river", "stone", "light", "market", "village", "road")
 
@@ -45,3 +51,30 @@ def tiny_config(store: Path | str, **changes) -> RunConfig:
         "checkpoint": CheckpointConfig(every_steps=4),
     }
     return RunConfig(**(fields | changes))
+
+
+def poisoned(store: Path, out: Path, data: DataConfig, examples: range) -> Path:
+    """A copy of a store with noise in the training windows that are these examples of `data`'s order."""
+    shutil.copytree(store, out)
+    opened, rng = TokenStore.open(out), np.random.default_rng(0)
+    windows = Order(opened, data.context, data.seed, data.weights).windows(examples.start, examples.stop)
+    for corpus, offset in windows:
+        file = out / bin_name(opened.corpora[corpus].name, "train")
+        tokens = np.memmap(file, dtype=opened.dtype, mode="r+")
+        tokens[offset + 1 : offset + data.context] = rng.integers(0, 300, data.context - 1)
+        tokens.flush()
+    return out
+
+
+def saved_state(run: Path, config: RunConfig) -> Any:
+    """The whole state (step, parameters, optimizer) of a run's latest checkpoint."""
+    import jax
+
+    from areca.train.checkpoint import Checkpoints
+    from areca.train.step import init_state
+
+    example = jax.eval_shape(lambda: init_state(config.model, config.optimizer, config.seed))
+    with Checkpoints(run / "checkpoints", writable=False) as checkpoints:
+        latest = checkpoints.latest()
+        assert latest is not None
+        return checkpoints.restore(latest, example)[0]

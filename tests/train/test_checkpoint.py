@@ -109,22 +109,61 @@ def test_an_empty_directory_has_no_latest(tmp_path):
     assert not (tmp_path / "absent").exists()
 
 
-def test_a_flipped_bit_in_any_file_is_found_before_orbax_loads(tmp_path, monkeypatch):
-    _saved(tmp_path, 1, 2).close()
+def _sharded_state(value: float = 1.0):
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "model"))
+    cut = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data", "model"))
+    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    return {
+        "w": jax.device_put(np.full((64, 32), value, np.float32), cut),
+        "step": jax.device_put(np.int32(value), whole),
+    }
+
+
+def _flipped(whole: bytes, at: int) -> bytes:
+    return whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :]
+
+
+@pytest.mark.parametrize("state", [_state, _sharded_state], ids=["one device", "mesh 2x2"])
+def test_a_flipped_bit_in_any_file_is_found_before_orbax_loads(tmp_path, monkeypatch, state):
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, state(1), {})
+        checkpoints.save(2, state(2), {})
+        checkpoints.wait()
+        assert _bytes(checkpoints.restore(2, state())[0]) == _bytes(state(2))
     files = sorted(p for p in (tmp_path / "2").rglob("*") if p.is_file())
     assert len(files) > 3
+    assert sum(p.stat().st_size for p in files) > sum(leaf.nbytes for leaf in jax.tree.leaves(state()))
     monkeypatch.setattr(Checkpoints, "_load", lambda *_: pytest.fail("orbax was asked to load a damaged checkpoint"))
     for path in files:
         whole = path.read_bytes()
-        middle = len(whole) // 2
-        path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 0x10]) + whole[middle + 1 :])
-        with Checkpoints(tmp_path) as checkpoints, pytest.raises(CheckpointError) as caught:
-            checkpoints.restore(2, _state())
+        for at in {0, len(whole) // 2, len(whole) - 1}:
+            path.write_bytes(_flipped(whole, at))
+            with Checkpoints(tmp_path) as checkpoints, pytest.raises(CheckpointError) as caught:
+                checkpoints.restore(2, state())
+            message = str(caught.value)
+            assert "checkpoint step 2" in message
+            assert path.relative_to(tmp_path / "2").as_posix() in message
+            assert "step 1 is intact: go on from it with --from-step 1" in message
         path.write_bytes(whole)
-        message = str(caught.value)
-        assert "checkpoint step 2" in message
-        assert path.relative_to(tmp_path / "2").as_posix() in message
-        assert "step 1 is intact: go on from it with --from-step 1" in message
+
+
+def test_a_flipped_bit_anywhere_in_the_record_is_found_and_costs_no_checkpoint(tmp_path):
+    _saved(tmp_path, 1, 2).close()
+    record = tmp_path / "record.json"
+    whole = record.read_bytes()
+    for at in range(len(whole) - 1):  # the last byte is a line feed behind the value
+        record.write_bytes(_flipped(whole, at))
+        with pytest.raises(CheckpointError):
+            _verify_all(tmp_path)
+        assert (tmp_path / "1").is_dir()
+        assert (tmp_path / "2").is_dir()  # also where it is the number of the step that was flipped
+    record.write_bytes(whole)
+    assert _verify_all(tmp_path) == [1, 2]
+
+
+def _verify_all(directory) -> list[int]:
+    with Checkpoints(directory) as checkpoints:
+        return [checkpoints.verify(entry).step for entry in checkpoints.entries()]
 
 
 def test_a_missing_an_extra_and_a_truncated_file_are_found(tmp_path):

@@ -246,7 +246,7 @@ def test_a_ramp_and_evaluation_on_the_way(tiny_store, tmp_path):
         tokens=600,
         batch=BatchConfig(((0, 2), (100, 4), (300, 8))),
         evaluation=EvalConfig(every_tokens=200, max_tokens=64, batch=4),
-        checkpoint=CheckpointConfig(every_steps=0),
+        checkpoint=CheckpointConfig(every_steps=1000),
     )
     train(config, tmp_path / "run")
     rows = read_metrics(tmp_path / "run")

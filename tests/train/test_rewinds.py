@@ -13,9 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from areca.config import CheckpointConfig, GuardConfig, ModelConfig, OptimizerConfig, RunConfig, ScheduleConfig, to_dict
-from areca.data.order import Order
-from areca.data.store import TokenStore, bin_name
+from areca.config import (
+    CheckpointConfig,
+    DataConfig,
+    GuardConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+    ScheduleConfig,
+    to_dict,
+)
 from areca.errors import CheckpointError, ConfigError, Interrupted, TrainingError
 from areca.files import read_json, read_jsonl, write_json
 from areca.train import checkpoint, guard, rewinds
@@ -25,7 +32,7 @@ from areca.train.loop import train
 from areca.train.record import RunRecord, metrics_without_timing, read_metrics
 from areca.train.rewinds import Rewind
 from areca.train.schedules import StepPlan, steps
-from tiny import build_tiny_store, tiny_config
+from tiny import build_tiny_store, poisoned, tiny_config
 
 STEPS, BATCH, CONTEXT = 100, 4, 16
 POISON = range(48, 60)  # the steps, counted from 0, whose windows hold noise
@@ -48,7 +55,7 @@ def _same(run: Path, other: Path) -> bool:
     """Whether two finished runs have the same bits in parameters, metrics, losses and rewinds."""
     a, b = (read_json(r / "result.json") for r in (run, other))
     timing = ("seconds", "compile_seconds", "tokens_per_second", "mfu", "hfu", "energy_kwh", "carbon_kg", "fingerprint")
-    timing += ("peak_flops", "peak_source")
+    timing += ("peak_flops", "peak_source", "saves")
     assert {k: v for k, v in a.items() if k not in timing} == {k: v for k, v in b.items() if k not in timing}
     assert _rewinds(run) == _rewinds(other)
     return metrics_without_timing(run) == metrics_without_timing(other)
@@ -70,15 +77,8 @@ def clean_store(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def poisoned_store(clean_store, tmp_path_factory) -> Path:
     """The same store with noise in the windows that steps 49 to 60 would read."""
-    out = Path(shutil.copytree(clean_store, tmp_path_factory.mktemp("poisoned") / "store"))
-    store, rng = TokenStore.open(out), np.random.default_rng(0)
-    windows = Order(store, CONTEXT).windows(BATCH * POISON.start, BATCH * POISON.stop)
-    for corpus, offset in windows:
-        file = out / bin_name(store.corpora[corpus].name, "train")
-        tokens = np.memmap(file, dtype=store.dtype, mode="r+")
-        tokens[offset + 1 : offset + CONTEXT] = rng.integers(0, 300, CONTEXT - 1)
-        tokens.flush()
-    return out
+    out, examples = tmp_path_factory.mktemp("poisoned") / "store", range(BATCH * POISON.start, BATCH * POISON.stop)
+    return poisoned(clean_store, out, DataConfig(str(clean_store), context=CONTEXT), examples)
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ def test_the_trajectory_depends_neither_on_checkpoints_nor_on_interrupts(recover
             train(config, tmp_path / "run", resume="auto", listener=at(stop))
     train(config, tmp_path / "run", resume="must")
     assert _same(tmp_path / "run", recovered)
-    train(_config(poisoned_store, checkpoint=CheckpointConfig(every_steps=0)), tmp_path / "none")
+    train(_config(poisoned_store, checkpoint=CheckpointConfig(every_steps=1000)), tmp_path / "none")
     assert _events(tmp_path / "none", "rewind")[0]["checkpoint"] == 0
     assert _same(tmp_path / "none", recovered)
 

@@ -36,6 +36,7 @@ def train(
     from areca.cli.progress import run_progress, say
     from areca.config import load
     from areca.train.loop import train as train_run
+    from areca.train.saves import describe
 
     settings = load(config)
     how = "auto" if auto_resume else "must" if resume or from_step is not None else "never"
@@ -51,6 +52,8 @@ def train(
             f"({result['n_params']:,} parameters without embeddings, {result['flops_exact']:.3g} exact FLOPs, "
             f"{result['seconds']:.1f} s)"
         )
+        if "saves" in result:
+            print(describe(result["saves"]))
         if result.get("rewinds"):
             print(
                 f"on the way it went back from {result['rewinds']} spikes and skipped {result['skipped_tokens']:,} "

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from areca.report import markup
+from areca.report import markup, saves
 from areca.report.gather import Gathered, Run, number, objects
 from areca.report.headline import energy, kind
 from areca.report.law import Law
@@ -178,6 +178,7 @@ def costs(found: Gathered, summary: dict[str, Any]) -> str:
     if longest:
         rows = [[n, markup.duration(s), _bar((s or 0) / longest)] for n, s in known]
         body += table(["stage", "time", ""], rows, "Time by stage")
+    body += saves.costs(found.all_runs)
     return section("costs", "Time, energy and carbon", body)
 
 

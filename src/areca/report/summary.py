@@ -80,6 +80,7 @@ def row(run: Run) -> dict[str, Any]:
         "budget_flops": run.budget_flops,
         **{name: run.number(name) for name in names},
         "loss_by_corpus": json_ready(result.get("loss_by_corpus")),
+        "saves": json_ready(result.get("saves")),
         "parameters_sha256": json_ready(result.get("parameters_sha256")),
     }
 

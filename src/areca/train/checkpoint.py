@@ -13,11 +13,11 @@ between any two of these leaves directories that the record does not list, and t
 
 import errno
 import json
-import logging
-import os
+import math
 import re
 import shutil
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -67,6 +67,7 @@ class Checkpoints:
         self._entries: tuple[Entry, ...] = ()
         self._thread: threading.Thread | None = None
         self._failure: tuple[int, BaseException] | None = None
+        self._written: tuple[int, float] | None = None  # the last save's step, when its writing ended
         self._orbax: Any = None
         self._open()
 
@@ -101,12 +102,13 @@ class Checkpoints:
             raise CheckpointError(f"checkpoint step {entry.step} in {self.directory} {wrong}; {self._way_out(entry)}.")
         return entry
 
-    def restore(self, entry: Entry | int, example: State) -> tuple[State, dict[str, Any]]:
-        """Loads a checkpoint whose files are proven intact.
+    def restore(self, entry: Entry | int, example: State, *, part: bool = False) -> tuple[State, dict[str, Any]]:
+        """Loads a checkpoint whose files are proven intact, leaf by leaf.
 
         Args:
             entry: which checkpoint, or its step.
             example: a pytree of arrays or jax.ShapeDtypeStruct (their shardings are used) with the state's structure.
+            part: `example` may lack leaves of the state (None in their place), which are then not read.
 
         Returns:
             The state, equal to the saved one to the bit, and the host state given to `save`.
@@ -120,7 +122,7 @@ class Checkpoints:
         entry = self.verify(entry)
         wanted = leaves.abstract(example)
         try:
-            loaded = self._load(self._path(entry.step), wanted)
+            loaded = self._load(self._path(entry.step), wanted, part)
         except Exception as error:
             raise CheckpointError(
                 f"checkpoint step {entry.step} in {self.directory} is intact but can't be loaded ({_brief(error)});"
@@ -138,7 +140,8 @@ class Checkpoints:
     def save(self, step: int, state: Any, host: Mapping[str, Any]) -> None:
         """Starts saving `state` and returns once it is copied off the devices; the rest happens in the background.
 
-        The state may be donated to the next step right away. A save waits for the one before it.
+        The state may be donated to the next step right away; memory then holds the saved state, on the host, beside the
+        new one until the files are written. A save waits for the one before it.
 
         Args:
             step: steps done, more than any recorded; after going back, `rewind` first.
@@ -168,6 +171,7 @@ class Checkpoints:
         except Exception as error:
             self._sweep()
             raise self._explain(step, error) from error
+        self._written = (step, math.inf)
         self._thread = threading.Thread(target=self._commit, args=(step, host), name=f"checkpoint-{step}")
         self._thread.start()
 
@@ -175,6 +179,10 @@ class Checkpoints:
         """Raises the error of a background save that has ended, without waiting for one that has not."""
         if self._thread is None or not self._thread.is_alive():
             self._finish()
+
+    def writing(self, since: float) -> int | None:
+        """The step whose save was still being written at that time of `time.perf_counter` or after it, or None."""
+        return self._written[0] if self._written is not None and self._written[1] > since else None
 
     def wait(self) -> None:
         """Returns when the save in progress, if any, is recorded; raises its error."""
@@ -232,8 +240,9 @@ class Checkpoints:
 
     def _sweep(self) -> None:
         listed = {str(e.step) for e in self._entries}
+        doubtful = not all(e.intact for e in self._entries)  # whose directory is the one that no entry names?
         for path in list(self.directory.iterdir()):
-            if path.name in listed or not _OURS.fullmatch(path.name):
+            if path.name in listed or not _OURS.fullmatch(path.name) or (doubtful and path.name.isdigit()):
                 continue
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
@@ -260,6 +269,8 @@ class Checkpoints:
             self._replace(self._kept((*self._entries, entry)))
         except BaseException as error:
             self._failure = (step, error)
+        finally:
+            self._written = (step, time.perf_counter())
 
     def _finish(self) -> None:
         if self._thread is not None:
@@ -291,22 +302,16 @@ class Checkpoints:
 
     def _checkpointer(self) -> Any:
         if self._orbax is None:
-            self._orbax = _orbax_checkpointer()
+            from areca.train.checkpoint_orbax import checkpointer
+
+            self._orbax = checkpointer()
         return self._orbax
 
-    def _load(self, path: Path, wanted: Mapping[str, Any]) -> Mapping[str, Any] | str:
+    def _load(self, path: Path, wanted: Mapping[str, Any], part: bool) -> Mapping[str, Any] | str:
         """The stored leaves as `wanted` has them, or how they differ from it."""
-        import jax
-        import orbax.checkpoint as ocp
+        from areca.train.checkpoint_orbax import load
 
-        from areca.train.checkpoint_leaves import mismatch
-
-        with jax.transfer_guard("allow"):
-            different = mismatch(self._checkpointer().metadata(path).item_metadata.tree, wanted)
-            if different is not None:
-                return different
-            how = ocp.checkpoint_utils.construct_restore_args(wanted)
-            return self._checkpointer().restore(path, args=ocp.args.PyTreeRestore(item=wanted, restore_args=how))
+        return load(self._checkpointer(), path, wanted, part=part)
 
     def _path(self, step: int) -> Path:
         return self.directory / str(step)
@@ -340,23 +345,3 @@ def _brief(error: BaseException) -> str:
     """The first line of an error's message, without the full stop."""
     lines = str(error).strip().splitlines()
     return (lines[0] if lines else type(error).__name__).strip().rstrip(".")[:300]
-
-
-def _orbax_checkpointer() -> Any:
-    """orbax for one process: one database of files, uncompressed (weights hardly compress), silent but for errors."""
-    import orbax.checkpoint as ocp
-
-    _hush_orbax()
-    handler = ocp.PyTreeCheckpointHandler(use_ocdbt=True, use_zarr3=True, use_compression=False)
-    return ocp.AsyncCheckpointer(handler)
-
-
-def _hush_orbax() -> None:
-    """Drops what orbax logs through absl: every error also raises, and one sentence of ours says what failed."""
-    logger = logging.getLogger("absl")
-    if not any(f is _not_orbax for f in logger.filters):
-        logger.addFilter(_not_orbax)
-
-
-def _not_orbax(record: logging.LogRecord) -> bool:
-    return f"{os.sep}orbax{os.sep}" not in record.pathname

@@ -29,6 +29,11 @@ class Entry:
         """The entry for these contents."""
         return cls(step, files, host, sha256_json({"step": step, "files": dict(files), "host": dict(host)}))
 
+    @property
+    def intact(self) -> bool:
+        """Whether it is as it was written."""
+        return self.digest == Entry.of(self.step, self.files, self.host).digest
+
 
 def read_record(path: Path) -> tuple[Entry, ...]:
     """The checkpoints in record.json, in the order of training; CheckpointError if it is not such a record."""
@@ -65,7 +70,7 @@ def digests(directory: Path) -> dict[str, str]:
 
 def fault(directory: Path, entry: Entry) -> str | None:
     """What is wrong with the files of a checkpoint, as the rest of a sentence that begins with its name, or None."""
-    if entry.digest != Entry.of(entry.step, entry.files, entry.host).digest:
+    if not entry.intact:
         return f"is damaged: its entry in {RECORD} differs from the digest {entry.digest[:12]} written with it"
     if not directory.is_dir():
         return "is in the record but its directory is missing"

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from areca import runtime
 from areca.config import RunConfig
@@ -35,6 +35,7 @@ from areca.train.efficiency import steady_tokens_per_second
 from areca.train.identity import Resume, check, identify, layout_of, look, parameters_sha256
 from areca.train.progress import Listener, Progress, Say
 from areca.train.record import RunRecord, read_events, read_metrics
+from areca.train.saves import Saves, state_bytes
 from areca.train.signals import Stop, stop_requests
 
 RUN_AHEAD = 8  # steps enqueued before their metrics are read (more than 32 with a collective hang XLA on the CPU)
@@ -168,9 +169,10 @@ class _Run:
         if not (self.run_dir / "run.json").exists():
             self.record.write_run_json(self.identity)
         self.compile_seconds = time.perf_counter() - started
-        past = read_events(self.run_dir)
+        past, rows = read_events(self.run_dir), read_metrics(self.run_dir)
+        self.saves, self.state_bytes = Saves(rows, past), state_bytes(self.abstract)
         abandoned = sum(e["seconds"] for e in past if e["event"] == "rewind")
-        self.seconds = sum(row["seconds"] for row in read_metrics(self.run_dir)) + abandoned
+        self.seconds = sum(row["seconds"] for row in rows) + abandoned
         self.record.append_event("resume" if resumed else "start", step=self.step, peak_flops=self.peak,
                                  peak_source=self.peak_source, compile_seconds=self.compile_seconds)  # fmt: skip
         if (untold := rewinds.untold(self.rewinds, past)) is not None:
@@ -184,6 +186,7 @@ class _Run:
         import jax
 
         c = self.config
+        self.state = None  # going back, the old state makes room for the new one
         entry = self.checkpoints.latest()
         if entry is None:
             self.state, self.step = self.init_state(), 0
@@ -213,6 +216,7 @@ class _Run:
             self._stop(stop.signal)
         with contextlib.closing(self.batches.iterate((p.first_example, p.batch) for p in todo)) as data:
             self._restart_clock()
+            self.last_save = self.last_read
             for p, tokens in zip(todo, data, strict=True):
                 before = p.tokens - p.batch * c.data.context
                 # The rate of the middle of the step: a warm-up's first step then moves, its last is at the peak.
@@ -231,11 +235,13 @@ class _Run:
                 if every and p.tokens // every > before // every and p.step < len(self.plan):
                     self._drain(listener)
                     self._evaluate(p.step)
-                if p.step == len(self.plan) or (c.checkpoint.every_steps and p.step % c.checkpoint.every_steps == 0):
+                if p.step == len(self.plan):
                     self._drain(listener)
-                    if p.step == len(self.plan):
-                        self.checkpoints.reach = 0  # nothing will go back any more
-                    self._save()
+                    self.checkpoints.reach = 0  # nothing will go back any more
+                    self._save("end")
+                elif self._save_is_due(p.step):
+                    self._drain(listener)
+                    self._save("interval")
                 if stop.signal and p.step < len(self.plan):
                     self._drain(listener)
                     self._stop(stop.signal)
@@ -274,7 +280,10 @@ class _Run:
 
     def finish(self, labels: dict[str, Any]) -> dict[str, Any]:
         """Evaluates, writes result.json and returns it."""
+        started = time.perf_counter()
         self.checkpoints.wait()
+        if self.saves.last is not None:
+            self.saves.last += time.perf_counter() - started
         held_out = self._evaluate(self.step)
         rows = read_metrics(self.run_dir)
         last = rows[-max(1, len(rows) // 20) :]
@@ -299,6 +308,7 @@ class _Run:
             "tokens_per_second": steady,
             "mfu": self._mfu(steady),
             "hfu": self._hfu(steady),
+            "saves": self.saves.result(self.seconds),
             "peak_flops": self.peak,
             "peak_source": self.peak_source,
             "parameters_sha256": parameters_sha256(self.state.params),
@@ -319,6 +329,7 @@ class _Run:
         p, rate, metrics = self.pending.popleft()
         values = dict(zip(METRICS, map(float, np.asarray(metrics)), strict=True))
         now = time.perf_counter()
+        saving = self.checkpoints.writing(self.last_read)
         seconds, self.last_read = now - self.last_read, now
         self.seconds += seconds
         speed = p.batch * self.config.data.context / seconds
@@ -334,8 +345,10 @@ class _Run:
             "hfu": self._hfu(speed),
             "seconds": seconds,
             "steady": self.steady,
+            "saving": saving,
         }
         self.steady = True
+        self.saves.step(row)
         self.record.append_metrics(row)
         self._judge(row)
         # Several steps may be read at once, so what a person sees is a running mean; the lines keep each step's own.
@@ -374,16 +387,32 @@ class _Run:
         while self.pending:
             self._read_one(listener)
 
-    def _save(self) -> None:
+    def _save_is_due(self, step: int) -> bool:
+        c = self.config.checkpoint
+        if c.keep_every_steps and step % c.keep_every_steps == 0:
+            return True
+        if c.every_steps:
+            return step % c.every_steps == 0
+        now = time.perf_counter()
+        writing = self.checkpoints.writing(now) is not None  # it would be waited for, and what it costs isn't known yet
+        return not writing and now - self.last_save >= self.saves.interval(self.state_bytes)
+
+    def _save(self, why: Literal["interval", "end", "stop"]) -> None:
         """Saves the state; every step up to it has been read and is no spike, and its metrics are on disk."""
         if (latest := self.checkpoints.latest()) is not None and latest.step == self.step:
             return
-        self.record.sync()
         started = time.perf_counter()
+        self.record.sync()
         host = {"step": self.step, "tokens": self.plan[self.step - 1].tokens, "rewinds": rewinds.to_json(self.rewinds)}
         self.checkpoints.save(self.step, self.state, host)
-        self.record.append_event("save", step=self.step, blocked_seconds=time.perf_counter() - started)
+        blocked = time.perf_counter() - started
+        self.record.append_event("save", step=self.step, why=why, blocked_seconds=blocked)
+        if why == "interval":
+            self.saves.saved(blocked)
+        elif why == "end":
+            self.saves.last = blocked
         self._restart_clock()
+        self.last_save = self.last_read
 
     def _evaluate(self, step: int) -> dict[str, Any]:
         held_out = self.evaluate(self.state.params)
@@ -397,7 +426,7 @@ class _Run:
     def _stop(self, number: int) -> None:
         self.checkpoints.wait()  # the save in progress may be of this very step
         if self.step:
-            self._save()
+            self._save("stop")
             self.checkpoints.wait()
         self.record.append_event("interrupt", step=self.step, signal=signal.Signals(number).name)
         raise Interrupted(

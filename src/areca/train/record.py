@@ -20,7 +20,8 @@ from areca.files import read_json, read_jsonl, write_json
 from areca.train.checkpoint_files import RECORD
 
 RUN, METRICS, EVENTS, CHECKPOINTS, LOCK = "run.json", "metrics.jsonl", "events.jsonl", "checkpoints", ".lock"
-TIMING_FIELDS = frozenset({"tokens_per_second", "mfu", "hfu", "seconds", "steady"})  # differ between two equal runs
+# Differ between two equal runs.
+TIMING_FIELDS = frozenset({"tokens_per_second", "mfu", "hfu", "seconds", "steady", "saving"})
 
 
 class RunRecord:

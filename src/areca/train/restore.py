@@ -5,7 +5,7 @@ the token store. Changes nothing.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ def _parameters(run_dir: Path, config: RunConfig, step: int | None) -> tuple[Dec
                 "go on with --resume or train it anew."
             )
         example = jax.eval_shape(lambda: init_state(config.model, config.optimizer, config.seed))
-        state, _ = checkpoints.restore(entry, example)
+        state, _ = checkpoints.restore(entry, replace(example, optimizer=None), part=True)
     return state.params, entry.step
 
 

@@ -1,0 +1,74 @@
+"""What we ask of orbax: one checkpointer, and loading leaf by leaf so that memory holds the state and little more.
+
+Saving streams by itself: orbax writes from the arrays' own buffers on the CPU, and from one copy on the host where the
+arrays are on an accelerator. Loading does not: asked for a whole state it reads all leaves at once and holds most of
+them twice, and its own limit of bytes in flight counts no copy that is still on its way to a device (docs/log.md has
+both measured). So leaves are asked for in groups no larger than the largest leaf, and each group is awaited.
+"""
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from areca.train.checkpoint_leaves import mismatch
+
+
+def checkpointer() -> Any:
+    """orbax for one process: one database of files, uncompressed (weights hardly compress), silent but for errors."""
+    import orbax.checkpoint as ocp
+
+    _hush()
+    handler = ocp.PyTreeCheckpointHandler(use_ocdbt=True, use_zarr3=True, use_compression=False)
+    return ocp.AsyncCheckpointer(handler)
+
+
+def load(orbax: Any, path: Path, wanted: Mapping[str, Any], *, part: bool) -> dict[str, Any] | str:
+    """The stored leaves that `wanted` names, as it has them, or how they differ from it; `part` allows others beside.
+
+    Memory beyond the leaves returned is a few times the largest of them.
+    """
+    import jax
+    import orbax.checkpoint as ocp
+
+    with jax.transfer_guard("allow"):
+        stored = orbax.metadata(path).item_metadata.tree
+        if part:
+            stored = {name: leaf for name, leaf in stored.items() if name in wanted}
+        different = mismatch(stored, wanted)
+        if different is not None:
+            return different
+        loaded: dict[str, Any] = {}
+        for names in groups({name: leaf.size * leaf.dtype.itemsize for name, leaf in wanted.items()}):
+            leaves = {name: wanted[name] for name in names}
+            how = ocp.checkpoint_utils.construct_restore_args(leaves)
+            loaded |= orbax.restore(
+                path, args=ocp.args.PyTreeRestore(item=leaves, restore_args=how, partial_restore=True)
+            )
+            jax.block_until_ready([loaded[name] for name in names])
+        return loaded
+
+
+def groups(sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    """The names in groups, in order, none of more bytes than the largest has."""
+    limit, group, held = max(sizes.values(), default=0), [], 0
+    for name, size in sizes.items():
+        if group and held + size > limit:
+            yield group
+            group, held = [], 0
+        group.append(name)
+        held += size
+    if group:
+        yield group
+
+
+def _hush() -> None:
+    """Drops what orbax logs through absl: every error also raises, and one sentence of ours says what failed."""
+    logger = logging.getLogger("absl")
+    if not any(f is _not_orbax for f in logger.filters):
+        logger.addFilter(_not_orbax)
+
+
+def _not_orbax(record: logging.LogRecord) -> bool:
+    return f"{os.sep}orbax{os.sep}" not in record.pathname
