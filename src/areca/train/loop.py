@@ -14,13 +14,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from areca import runtime
 from areca.config import RunConfig
 from areca.data.batches import Batches
 from areca.data.store import TokenStore
-from areca.errors import Interrupted, TrainingError
+from areca.errors import Diverged, Interrupted, TrainingError
 from areca.files import write_json
 from areca.model.counts import (
     count_params,
@@ -36,6 +36,9 @@ from areca.train.identity import Resume, check, identify, layout_of, look, param
 from areca.train.progress import Listener, Progress, Say
 from areca.train.record import RunRecord, read_events, read_metrics
 from areca.train.signals import Stop, stop_requests
+
+if TYPE_CHECKING:
+    from areca.model.layout import Layout
 
 RUN_AHEAD = 8  # steps enqueued before their metrics are read (more than 32 with a collective hang XLA on the CPU)
 
@@ -134,12 +137,6 @@ class _Run:
 
     def begin(self, from_step: int | None, say: Say) -> None:
         """Compiles, then makes the first state or restores one, and brings the record to that step."""
-        import jax
-
-        from areca.train import efficiency, step
-        from areca.train.evaluate import Evaluator
-
-        c = self.config
         if from_step is not None:
             self.checkpoints.verify(from_step)  # before anything is dropped
             (self.run_dir / "result.json").unlink(missing_ok=True)
@@ -151,19 +148,7 @@ class _Run:
             say(f"{self.run_dir} has lost the checkpoints of steps {', '.join(map(str, self.checkpoints.missing))}.")
         resumed = bool(read_metrics(self.run_dir)) or entry is not None
 
-        self.peak, self.peak_source = efficiency.peak_flops(jax.devices()[0])
-        # Virtual devices share the cores whose peak was measured.
-        self.chips = 1 if jax.default_backend() == "cpu" else c.parallel.data * c.parallel.model
-        started = time.perf_counter()
-        layout = layout_of(c)
-        mesh = layout.mesh() if layout.devices > 1 else None
-        self.abstract = step.abstract_state(c.model, c.optimizer, layout, mesh)
-        sizes = sorted({p.batch for p in self.plan})
-        self.programs = {
-            b: step.compile_step(c.model, c.optimizer, self.abstract, b, c.data.context, layout, mesh) for b in sizes
-        }
-        self.init_state = lambda: step.first_state(c.model, c.optimizer, c.seed, layout, mesh)
-        self.evaluate = Evaluator(c, self.store, self.abstract.params, self.batches.order.mixture, layout, mesh)
+        started = self._compile()
         self._load()
         if not (self.run_dir / "run.json").exists():
             self.record.write_run_json(self.identity)
@@ -178,6 +163,33 @@ class _Run:
         if resumed:
             what = "its checkpoint" if entry is not None else "the start (it has no checkpoint yet)"
             say(f"{self.run_dir} goes on from {what} at step {self.step} of {len(self.plan)}.")
+
+    def _compile(self) -> float:
+        """Measures the machine and makes the programs; returns when the programs were begun."""
+        import jax
+
+        from areca.train import efficiency, step
+        from areca.train.evaluate import Evaluator
+
+        c = self.config
+        self.peak, self.peak_source = efficiency.peak_flops(jax.devices()[0])
+        # Virtual devices share the cores whose peak was measured.
+        self.chips = 1 if jax.default_backend() == "cpu" else c.parallel.data * c.parallel.model
+        started = time.perf_counter()
+        layout = layout_of(c)
+        mesh = layout.mesh() if layout.devices > 1 else None
+        self.abstract = step.abstract_state(c.model, c.optimizer, layout, mesh)
+        self.programs = {b: self._program(b, layout, mesh) for b in sorted({p.batch for p in self.plan})}
+        self.init_state = lambda: step.first_state(c.model, c.optimizer, c.seed, layout, mesh)
+        self.evaluate = Evaluator(c, self.store, self.abstract.params, self.batches.order.mixture, layout, mesh)
+        return started
+
+    def _program(self, batch: int, layout: "Layout", mesh: Any) -> Any:
+        """The step for one batch size, compiled."""
+        from areca.train import step
+
+        c = self.config
+        return step.compile_step(c.model, c.optimizer, self.abstract, batch, c.data.context, layout, mesh)
 
     def _load(self) -> None:
         """Makes everything as it was at the latest checkpoint, or at the start if there is none."""
@@ -215,9 +227,7 @@ class _Run:
             self._restart_clock()
             for p, tokens in zip(todo, data, strict=True):
                 before = p.tokens - p.batch * c.data.context
-                # The rate of the middle of the step: a warm-up's first step then moves, its last is at the peak.
-                middle = before + (p.tokens - before) // 2
-                rate = c.optimizer.learning_rate * schedules.learning_rate_fraction(c.schedule, middle, c.tokens)
+                rate = self._rate(p)
                 self.state, metrics = self.programs[p.batch](self.state, tokens, np.float32(rate))
                 self.pending.append((p, rate, metrics))
                 self.step = p.step
@@ -240,6 +250,12 @@ class _Run:
                     self._drain(listener)
                     self._stop(stop.signal)
                 self.checkpoints.check()
+
+    def _rate(self, p: schedules.StepPlan) -> Any:
+        """The rate of the middle of the step: a warm-up's first step then moves, its last is at the peak."""
+        c, tokens = self.config, p.batch * self.config.data.context
+        middle = p.tokens - tokens + tokens // 2
+        return c.optimizer.learning_rate * schedules.learning_rate_fraction(c.schedule, middle, c.tokens)
 
     def _go_back(self, spike: guard.Spike, say: Say) -> None:
         """Abandons the steps since some before the spike; a kill at any instant leads to the same future.
@@ -304,6 +320,7 @@ class _Run:
             "parameters_sha256": parameters_sha256(self.state.params),
             "fingerprint": self.identity["fingerprint"],
             "labels": labels,
+            **{k: self.identity[k] for k in ("together",) if k in self.identity},
         } | _footprint(self.seconds, self.identity["topology"])
         write_json(self.run_dir / "result.json", result)
         self.record.append_event("finish", **{
@@ -314,12 +331,17 @@ class _Run:
         """Waits for the oldest step in flight, checks it and logs it."""
         import numpy as np
 
-        from areca.train.step import METRICS
-
         p, rate, metrics = self.pending.popleft()
-        values = dict(zip(METRICS, map(float, np.asarray(metrics)), strict=True))
+        metrics = np.asarray(metrics)
         now = time.perf_counter()
         seconds, self.last_read = now - self.last_read, now
+        self._log(p, rate, metrics, seconds, listener)
+
+    def _log(self, p: schedules.StepPlan, rate: Any, metrics: Any, seconds: float, listener: Listener | None) -> None:
+        """Writes a step's line, judges it and tells the listener."""
+        from areca.train.step import METRICS
+
+        values = dict(zip(METRICS, map(float, metrics), strict=True))
         self.seconds += seconds
         speed = p.batch * self.config.data.context / seconds
         mfu = self._mfu(speed)
@@ -390,7 +412,7 @@ class _Run:
         self.record.append_event("evaluate", step=step, tokens=self.plan[step - 1].tokens, **{
             k: v for k, v in held_out.items() if k != "tokens"})  # fmt: skip
         if not math.isfinite(held_out["loss"]):
-            raise TrainingError(f"the held-out loss at step {step} is {held_out['loss']}: training has diverged.")
+            raise Diverged(f"the held-out loss at step {step} is {held_out['loss']}: training has diverged.")
         self._restart_clock()
         return held_out
 
@@ -440,7 +462,7 @@ def _footprint(seconds: float, topology: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _memory(config: RunConfig) -> Iterator[None]:
+def _memory(config: RunConfig, runs: int = 1) -> Iterator[None]:
     """Turns XLA's refusal to allocate into a sentence."""
     import jax
 
@@ -449,9 +471,10 @@ def _memory(config: RunConfig) -> Iterator[None]:
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error) and "Out of memory" not in str(error):
             raise
+        many = f"{runs} runs in one program, each of " if runs > 1 else ""
         raise TrainingError(
-            f"there is not enough memory to train {count_params(config.model).total:,} parameters with a batch of "
-            f"{max(b for _, b in config.batch.ramp)} x {config.data.context} tokens; make one of them smaller."
+            f"there is not enough memory to train {many}{count_params(config.model).total:,} parameters with a batch "
+            f"of {max(b for _, b in config.batch.ramp)} x {config.data.context} tokens; make one of them smaller."
         ) from None
 
 
