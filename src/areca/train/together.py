@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from areca.config import RunConfig, differences, to_dict
 from areca.data.batches import Batches
 from areca.data.store import TokenStore
 from areca.errors import ConfigError, Diverged
-from areca.model.layout import Layout
 from areca.train import schedules
 from areca.train.checkpoint import Checkpoints
 from areca.train.identity import check, diverged_before, identify, look
@@ -35,6 +34,9 @@ from areca.train.loop import _memory, _Run
 from areca.train.progress import Listener, Say
 from areca.train.record import RunRecord
 from areca.train.signals import stop_requests
+
+if TYPE_CHECKING:
+    from areca.model.layout import Layout
 
 MAY_DIFFER = ("seed", "data.seed", "optimizer.learning_rate")
 
@@ -221,7 +223,7 @@ class _Group(_Run):
             where = f"step {common}, the last that all runs have saved" if common else "the start"
             say(f"{', '.join(m.run_dir.name for m in ahead)}: back to {where}, since they are one program.")
 
-    def _program(self, batch: int, layout: Layout, mesh: Any) -> Any:
+    def _program(self, batch: int, layout: "Layout", mesh: Any) -> Any:
         return compile_together(self.config, self.abstract, batch, len(self.places))
 
     def _rate(self, p: schedules.StepPlan) -> list[float]:
