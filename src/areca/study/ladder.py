@@ -223,12 +223,10 @@ def _open(ladder: Ladder) -> None:
 
 def _changed(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """What differs between two ladder.json, as a user would say it: settings first, of runs only if those are equal."""
-    settings = old.get("settings", {})  # older ladders have none
-    both = [{k: s[k] for k in settings.keys() & new["settings"].keys()} for s in (settings, new["settings"])]
-    if found := differences(*both):
+    was = {"budgets": old["budgets_flops"], **old.get("settings", {})}  # older ladders have no settings
+    now = {k: v for k, v in new["settings"].items() if k in was}
+    if found := [f"{k}: {_shown(was[k])} -> {_shown(v)}" for k, v in now.items() if was[k] != v]:
         return found
-    if old["budgets_flops"] != new["budgets_flops"]:
-        return differences({"budgets": old["budgets_flops"]}, {"budgets": new["budgets_flops"]})
     before, after = ({run["name"]: run["config"] for run in record["runs"]} for record in (old, new))
     if before.keys() != after.keys():
         gone, added = sorted(before.keys() - after.keys()), sorted(after.keys() - before.keys())
@@ -241,6 +239,11 @@ def _changed(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
         for change in differences(before[name], config):
             changes.setdefault(change.partition(":")[0], []).append(f"{change} in {name}")
     return [f"{of[0]}{f' and {len(of) - 1} more runs' if len(of) > 1 else ''}" for of in changes.values()]
+
+
+def _shown(value: Any) -> str:
+    """A setting's value as a user gives it."""
+    return " ".join(f"{v:g}" for v in value) if isinstance(value, list) else str(value)
 
 
 def describe(ladder: Ladder) -> dict[str, Any]:

@@ -70,7 +70,8 @@ def _serve(job: dict[str, Any], threads: int, send: Any) -> None:
             send(run=i, progress=dataclasses.asdict(p))
 
     def say(sentence: str) -> None:
-        if not sentence.endswith("this is its result."):  # whoever counts results hears of it
+        # That a run starts, or is finished already, is seen by whoever counts runs.
+        if not sentence.endswith(("starting one.", "this is its result.")):
             send(say=sentence)
 
     try:
@@ -99,13 +100,12 @@ def _make(runs: list[Any], listen: Any, say: Any) -> list[Any]:
     run = runs[0]
     if (before := diverged_before(run.run_dir, run.config)) is not None:
         return [before]
-    begun = (run.run_dir / "run.json").exists()
     try:
         return [
             train(
                 run.config,
                 run.run_dir,
-                resume="auto" if begun else "never",
+                resume="auto",
                 labels=run.labels,
                 listener=listen,
                 say=say,

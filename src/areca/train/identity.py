@@ -95,6 +95,8 @@ def look(run_dir: Path, wanted: dict[str, Any], resume: Resume, say: Callable[[s
         if resume == "must" and not killed:
             raise CheckpointError(f"{run_dir} holds no run to resume; leave out --resume to start one there.")
         if not unstarted(run_dir):
+            if (run_dir / "run.json").exists():  # another process has begun one since the line above looked
+                return look(run_dir, wanted, resume, say)
             raise ConfigError(f"{run_dir} is not empty and holds no run; choose another --out.")
         if resume != "never":
             say(f"{run_dir} holds no run yet{' (one was stopped before it began)' if killed else ''}: starting one.")

@@ -70,9 +70,7 @@ def train_together(
         config = replace(run.config, model=run.config.model.resolved(), threads=threads)
         check(config, store)
         identity = identify(config, store, threads, run.labels) | {"together": describe(len(runs))}
-        begun = (run.run_dir / "run.json").exists()
-        outcomes.append(look(run.run_dir, identity, "auto" if begun else "never", say))
-        outcomes[-1] = outcomes[-1] or diverged_before(run.run_dir, config)
+        outcomes.append(look(run.run_dir, identity, "auto", say) or diverged_before(run.run_dir, config))
         prepared.append((config, identity))
     if all(outcomes):
         return cast(list[dict[str, Any] | Diverged], outcomes)
