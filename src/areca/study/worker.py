@@ -101,16 +101,7 @@ def _make(runs: list[Any], listen: Any, say: Any) -> list[Any]:
     if (before := diverged_before(run.run_dir, run.config)) is not None:
         return [before]
     try:
-        return [
-            train(
-                run.config,
-                run.run_dir,
-                resume="auto",
-                labels=run.labels,
-                listener=listen,
-                say=say,
-            )
-        ]
+        return [train(run.config, run.run_dir, resume="auto", labels=run.labels, listener=listen, say=say)]
     except Diverged as error:
         return [error]
 

@@ -361,8 +361,8 @@ class _Run:
         self.record.append_metrics(row)
         self._judge(row)
         # Several steps may be read at once, so what a person sees is a running mean; the lines keep each step's own.
-        rate = seconds / (p.batch * self.config.data.context)
-        self.smooth = rate if self.smooth is None else 0.95 * self.smooth + 0.05 * rate
+        slow = 1.0 / speed
+        self.smooth = slow if self.smooth is None else 0.95 * self.smooth + 0.05 * slow
         if listener:
             left = len(self.plan) - p.step
             listener(
