@@ -65,6 +65,8 @@ def main() -> None:
                 for way in options.ways if turn % 2 == 0 else options.ways[::-1]:
                     jobs = equal_runs(store, width, options, cores if way == "one" else 1)
                     sample = take(way, jobs, Path(work), 1 if accelerator else cores)
+                    said = f"{sample.whole:,.0f} tokens/s, {sample.core:,.0f} a core-second"
+                    print(f"D {width} round {turn + 1} {way}: {said}", file=sys.stderr, flush=True)
                     if turn >= 0:
                         taken[way].append(sample)
             check(taken)

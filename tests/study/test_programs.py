@@ -1,5 +1,9 @@
 """Who shares a program: what `--together` makes of a family on a CPU and on an accelerator, and what is said of it."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from areca.errors import ConfigError
@@ -30,7 +34,7 @@ def test_a_large_group_is_cut_into_equal_parts(tiny_store, tmp_path):
 @pytest.mark.parametrize(
     ("together", "backend", "programs", "workers", "words"),
     [
-        ("auto", "cpu", 12, 0, "as processes, one on each core (auto: on a CPU faster"),
+        ("auto", "cpu", 12, 0, "as processes, one on each core (auto: on a CPU one program"),
         ("processes", "cpu", 12, 0, "as processes, one on each core."),
         ("vmap", "cpu", 2, 0, "12 runs in 2 programs of up to 6: a run that shares its program agrees with"),
         ("one", "cpu", 12, 1, "one after another"),
@@ -59,6 +63,13 @@ def test_what_can_not_be_is_refused(jobs):
 def test_where_no_two_runs_are_alike_vmap_says_so(tiny_store, tmp_path):
     jobs = plan_ladder(tmp_path, tiny_store, [2e8], sizes=2, context=16).jobs
     assert "no two are alike" in arrange(jobs, "vmap", 0, "cpu").says
+
+
+def test_the_backend_is_asked_without_starting_jax_here():
+    ask = "import sys; from areca import runtime; print(runtime.backend(), 'jax' in sys.modules)"
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    asked = subprocess.run([sys.executable, "-c", ask], env=environment, capture_output=True, text=True, check=True)
+    assert asked.stdout.split() == ["cpu", "False"]
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
 """How a family of runs shares the machine: one after another, processes side by side, or several runs as one program.
 
-On a CPU processes of one thread, each on a core of its own, are the fastest and give the bits of a run alone. On an
-accelerator one process has the device, and runs that differ in seed and learning rate only fill it as one program
-(`areca.train.together`), each as alone to rounding. Which runs go together follows from the family, not from what is
+On a CPU processes of one thread, each on a core of its own, give the bits of a run alone and nearly the speed: one
+program is faster for the smallest models only (docs/log.md). On an accelerator one process has the device, and runs
+that differ in seed and learning rate only fill it as one program (`areca.train.together`), each as alone to rounding. Which runs go together follows from the family, not from what is
 finished already, so a family that was interrupted goes on with the same programs.
 """
 
@@ -55,7 +55,7 @@ def arrange(jobs: Sequence[Job], together: Together, workers: int, backend: str)
         says = f"{len(jobs)} runs, one after another."
     else:
         many = f"{workers} at a time" if workers else "one on each core"
-        why = " (auto: on a CPU faster than several in one program)" if together == "auto" else ""
+        why = " (auto: on a CPU one program gains little and gives other bits)" if together == "auto" else ""
         why = " (no two are alike but for seed and learning rate)" if together == "vmap" else why
         says = f"{len(jobs)} runs as processes, {many}{why}."
     return Arrangement(grouped, 1 if together == "one" else workers, says)
