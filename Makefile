@@ -23,7 +23,7 @@ TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MPLBACKEND=agg
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest
 
 .PHONY: help quickstart install dev test test-fast test-interop test-browser chromium lint format lock \
-	bench-train-step bench-kill clean distclean
+	bench-train-step bench-kill bench-ladder clean distclean
 
 help:
 	@echo 'make quickstart        install, then corpus -> ladder -> law -> plan -> verified run -> report (OUT=, ARGS=)'
@@ -35,6 +35,7 @@ help:
 	@echo 'make lint              ruff and the type checker; `make format` rewrites'
 	@echo 'make bench-train-step  a training step beside PyTorch and transformers'
 	@echo 'make bench-kill        a run killed again and again, resumed, compared bit for bit'
+	@echo 'make bench-ladder      small runs one after another, as processes, and as one program'
 	@echo 'make lock              resolve requirements.lock anew'
 	@echo 'make clean             remove caches; `make distclean` also the environments'
 
@@ -107,6 +108,9 @@ bench-train-step: $(INTEROP_VENV)/.installed
 
 bench-kill: dev
 	$(BIN)/python benchmarks/kill.py $(ARGS)
+
+bench-ladder: dev
+	$(BIN)/python benchmarks/ladder.py $(ARGS)
 
 # ---- upkeep
 

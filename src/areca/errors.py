@@ -38,6 +38,10 @@ class TrainingError(ArecaError):
     """Training that can't go on, for example because the loss is no longer finite."""
 
 
+class Diverged(TrainingError):
+    """A run whose loss or gradient is no number any more: an outcome of a sweep, an error of a run alone."""
+
+
 class Interrupted(ArecaError):
     """The user stopped the work (Ctrl-C or SIGTERM); what was done is saved and the same command goes on."""
 

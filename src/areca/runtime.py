@@ -101,6 +101,31 @@ def processor_name() -> str:
     return platform.processor() or platform.machine()
 
 
+def backend() -> str:
+    """What jax computes on here, such as "cpu" or "gpu", without starting it in this process.
+
+    Where jax could have an accelerator, another process is asked: this one would take the device's memory.
+    """
+    import importlib.metadata
+    import importlib.util
+    import subprocess
+
+    if "jax" in sys.modules and _backend_started():
+        return sys.modules["jax"].default_backend()
+    places = [importlib.util.find_spec(name) for name in ("jax_plugins", "libtpu")]
+    if os.environ.get("JAX_PLATFORMS") == "cpu" or not (
+        any(places) or importlib.metadata.entry_points(group="jax_plugins")
+    ):
+        return "cpu"
+    asked = subprocess.run(
+        [sys.executable, "-c", "import jax; print(jax.default_backend())"], capture_output=True, text=True, check=False
+    )
+    if asked.returncode:
+        reason = (asked.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise ConfigError(f"jax can't start here ({reason}); set JAX_PLATFORMS=cpu to compute on the CPU.")
+    return asked.stdout.split()[-1]
+
+
 def versions() -> dict[str, str]:
     """Versions that a run's bits depend on."""
     import importlib.metadata

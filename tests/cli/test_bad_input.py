@@ -34,6 +34,10 @@ def _refused(capsys, argv, *words):
         (["--budgets", "1e9", "--seed", "-1"], ["seed"]),
         (["--budgets", "1e9", "--epochs", "nan"], ["epochs is nan"]),
         (["--budgets", "1e8", "--sizes", "1", "--context", "16", "--workers", "-1"], ["workers is -1"]),
+        (["--budgets", "1e8", "--seeds", "0"], ["seeds is 0"]),
+        (["--budgets", "1e8", "--learning-rates", "0.5,two"], ["--learning-rates is 'two', which is not a number"]),
+        (["--budgets", "1e8", "--learning-rates", "1", "-2"], ["learning rates are [1.0, -2.0]"]),
+        (["--budgets", "1e8", "--together", "gpu"], ["together"]),
     ],
 )
 def test_ladders_that_cannot_be(capsys, tiny_store, tmp_path, options, words):

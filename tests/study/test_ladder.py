@@ -10,7 +10,7 @@ import time
 import pytest
 
 from areca.errors import ConfigError, DataError
-from areca.files import read_json
+from areca.files import read_json, write_json
 from areca.model.counts import count_params, exact_flops_per_token
 from areca.study import recipe
 from areca.study.ladder import describe, plan_ladder, run_ladder, shapes_around
@@ -81,6 +81,79 @@ def _run(ladder, workers):
     return results, made
 
 
+def test_every_size_budget_seed_and_rate_is_a_run_with_a_name_that_says_so(store, tmp_path):
+    plain = plan_ladder(tmp_path, store, [2e8, 5e8], sizes=2, context=16, seed=7).jobs
+    jobs = plan_ladder(
+        tmp_path, store, [2e8, 5e8], sizes=2, context=16, seed=7, seeds=3, learning_rates=[1, 0.5, 2]
+    ).jobs
+    assert len(jobs) == len({j.name for j in jobs}) == 2 * 2 * 3 * 3
+    assert [j.name.removeprefix(plain[0].name) for j in jobs[:4]] == ["-s0-lr0.5", "-s0-lr1", "-s0-lr2", "-s1-lr0.5"]
+    assert all(j.run_dir.name == j.name == j.labels["name"] for j in jobs)
+    # Rates are compared under one seed, seeds differ between all else, and the plain ladder is among the runs.
+    seeds = {}
+    for j in jobs:
+        assert j.config.seed == j.config.data.seed
+        seeds.setdefault(j.name.rpartition("-lr")[0], set()).add(j.config.seed)
+    assert all(len(s) == 1 for s in seeds.values())
+    assert len(set.union(*seeds.values())) == len(seeds) == 12
+    found = {j.config.fingerprint(): j for j in jobs}
+    assert [found[j.config.fingerprint()].name for j in plain] == [f"{j.name}-s0-lr1" for j in plain]
+    rates = [j.config.optimizer.learning_rate / plain[0].config.optimizer.learning_rate for j in jobs[:3]]
+    assert rates == pytest.approx([0.5, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"seeds": 0}, "seeds is 0; give 1 to 500"),
+        ({"seeds": 501}, "seeds is 501"),
+        ({"learning_rates": [0.0]}, "learning rates are"),
+        ({"learning_rates": [1.0, float("nan")]}, "learning rates are"),
+        ({"learning_rates": []}, "learning rates are"),
+        ({"learning_rates": [1.0, 2.0, 1.0]}, "given twice"),
+    ],
+)
+def test_sweeps_that_cannot_be(store, tmp_path, options, words):
+    with pytest.raises(ConfigError, match=words):
+        plan_ladder(tmp_path, store, [2e8], sizes=2, context=16, **options)
+
+
+def test_a_directory_of_something_else_is_left_alone(store, tmp_path):
+    (tmp_path / "thesis.tex").write_text("...")
+    with pytest.raises(ConfigError, match="is not empty and holds no ladder; choose another --out"):
+        _run(plan_ladder(tmp_path, store, [2e8], sizes=2, context=16), workers=1)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+    (tmp_path / "thesis.tex").rename(tmp_path / "ladder.json")
+    (tmp_path / "ladder.json").write_text('{"steps": 3}')
+    with pytest.raises(DataError, match="is not a ladder of this version"):
+        _run(plan_ladder(tmp_path, store, [2e8], sizes=2, context=16), workers=1)
+
+
+def test_another_ladder_is_told_by_its_settings(store, tmp_path):
+    options = {"sizes": 2, "context": 16, "seeds": 2}
+    ladder = plan_ladder(tmp_path, store, [2e8, 4e8], **options)
+    write_json(tmp_path / "ladder.json", describe(ladder))
+
+    def refusal(budgets=(2e8, 4e8), edit=lambda record: record, **changes):
+        write_json(tmp_path / "ladder.json", edit(describe(ladder)))
+        with pytest.raises(ConfigError) as caught:
+            _run(plan_ladder(tmp_path, store, budgets, **(options | changes)), workers=1)
+        return str(caught.value).partition("another ladder ")[2]
+
+    end = "; choose another --out or the same settings."
+    assert refusal(seeds=3, learning_rates=(0.5, 1)) == f"(seeds: 2 -> 3; learning_rates: 1 -> 0.5 1){end}"
+    assert refusal([2e8]) == f"(budgets: 2e+08 4e+08 -> 2e+08){end}"
+
+    def older(record):  # made by another recipe, before settings were written
+        del record["settings"]
+        for run in record["runs"]:
+            run["config"]["optimizer"]["momentum"] = 0.8
+        return record
+
+    first = ladder.jobs[0].name
+    assert refusal(edit=older) == f"(optimizer.momentum: 0.8 -> 0.9 in {first} and 7 more runs){end}"
+
+
 @pytest.mark.slow
 def test_runs_beside_others_have_the_bits_of_runs_alone_and_are_not_made_twice(store, tmp_path):
     two, _ = _run(_family(store, tmp_path / "two"), workers=2)
@@ -91,7 +164,7 @@ def test_runs_beside_others_have_the_bits_of_runs_alone_and_are_not_made_twice(s
     assert again == two
     assert times == {p: p.stat().st_mtime_ns for p in (tmp_path / "two").rglob("result.json")}
     other = _family(store, tmp_path / "two", context=24)
-    with pytest.raises(ConfigError, match="another ladder"):
+    with pytest.raises(ConfigError, match=r"another ladder \(context: 16 -> 24\); choose another --out"):
         _run(other, workers=1)
     assert read_json(tmp_path / "two" / "ladder.json") == json.loads(
         json.dumps(describe(_family(store, tmp_path / "two")))
@@ -99,10 +172,15 @@ def test_runs_beside_others_have_the_bits_of_runs_alone_and_are_not_made_twice(s
 
 
 @pytest.mark.slow
-def test_a_ladder_killed_with_its_parent_goes_on_with_the_same_bits(store, tmp_path):
+@pytest.mark.parametrize("together", ["processes", "vmap"])
+def test_a_ladder_killed_with_its_parent_goes_on_with_the_same_bits(store, tmp_path, together):
+    options = ["--budgets", "4e8", "8e8", "--sizes", "2"]
+    if together == "vmap":
+        options = ["--budgets", "8e8", "--sizes", "1", "--seeds", "2", "--learning-rates", "0.5,1"]
+        options += ["--together", "vmap"]
     command = [
         sys.executable, "-m", "areca", "ladder", str(store), "--out", str(tmp_path / "killed"),
-        "--budgets", "4e8", "8e8", "--sizes", "2", "--context", "16", "--json",
+        *options, "--context", "16", "--json",
     ]  # fmt: skip
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
@@ -119,3 +197,5 @@ def test_a_ladder_killed_with_its_parent_goes_on_with_the_same_bits(store, tmp_p
     )  # fmt: skip
     digests = [[r["parameters_sha256"] for r in json.loads(d.stdout)] for d in (done, whole)]
     assert digests[0] == digests[1]
+    assert len(set(digests[0])) == 4
+    assert ("rounding" in done.stderr) == (together == "vmap")

@@ -22,6 +22,7 @@ def fit(
     flops: str = "",
     loss: str = "",
     flops_kind: Literal["exact", "6nd"] = "exact",
+    rates: Literal["best", "all"] = "best",
     objective: Literal["huber", "lad", "l2"] = "huber",
     delta: float = 1e-3,
     couplings: tuple[float, ...] = (1.0,),
@@ -45,6 +46,7 @@ def fit(
         flops: its column of training FLOPs; flops if not given, 6 N D if there is none.
         loss: its column of the final loss in nats a token; loss if not given.
         flops_kind: of run directories: exact FLOPs, or 6 N D.
+        rates: of a ladder with several learning rates: the best of each size and budget, with all its seeds, or all.
         objective: what is summed over the residuals of ln L: Huber's function, absolute values (lad) or squares (l2).
         delta: Huber's delta.
         couplings: how strongly the terms of N and D decide together: 1 is Chinchilla's sum. With several, as 1 1.5 2,
@@ -62,7 +64,9 @@ def fit(
     from areca.cli.options import print_json
     from areca.laws import fit_laws, load
 
-    observations = load(paths, n_params=n_params, n_tokens=n_tokens, flops=flops, loss=loss, flops_kind=flops_kind)
+    observations = load(
+        paths, n_params=n_params, n_tokens=n_tokens, flops=flops, loss=loss, flops_kind=flops_kind, rates=rates
+    )
     law = fit_laws(
         observations,
         objective=objective,

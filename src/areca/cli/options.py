@@ -7,7 +7,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from areca.errors import ConfigError, closest
@@ -76,6 +76,17 @@ def _missing(function: Callable[..., Any], argv: list[str]) -> list[str]:
     positional = [p.name.upper() for p in required if p.kind is p.POSITIONAL_ONLY]
     # tyro complains of the positional first, wherever it stands: without a word in front of the options it is missing.
     return ([] if argv and not argv[0].startswith("-") else positional) + missing or positional
+
+
+def numbers(option: str, words: Iterable[str]) -> tuple[float, ...]:
+    """The numbers of an option that takes several, apart by spaces or by commas."""
+    found = []
+    for word in (w for words_ in words for w in words_.split(",")):
+        try:
+            found.append(float(word))
+        except ValueError:
+            raise ConfigError(f"{option} is {word!r}, which is not a number.") from None
+    return tuple(found)
 
 
 def dispatch(subverbs: Mapping[str, Callable[..., Any]], argv: list[str], prog: str) -> Any:

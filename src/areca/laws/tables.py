@@ -16,8 +16,10 @@ import numpy as np
 from areca.errors import DataError, closest
 from areca.files import read_json
 from areca.laws.observations import Observations
+from areca.laws.sweeps import best_rates
 
 FlopsKind = Literal["exact", "6nd"]
+Rates = Literal["best", "all"]
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 BUDGET = "budget_flops"
 LEAST, MOST = 1e-40, 1e40  # a number outside is a slip, and its products overflow
@@ -32,19 +34,20 @@ def load(
     flops: str = "",
     loss: str = "",
     flops_kind: FlopsKind = "exact",
+    rates: Rates = "best",
 ) -> Observations:
     """The observations of every path, together.
 
     A path is a run directory (result.json), a ladder (ladder.json), a directory that holds run directories, or a table.
     `n_params`, `n_tokens`, `flops` and `loss` name a table's columns; by default they are called so. Of a run
-    directory's two FLOPs `flops_kind` takes the exact ones or 6 N D. DataError says which file, row and column can't
-    be used.
+    directory's two FLOPs `flops_kind` takes the exact ones or 6 N D. Of a ladder's sweep of learning rates `rates`
+    takes the best of each size and budget, or all. DataError says which file, row and column can't be used.
     """
     mapping = {"n_params": n_params, "n_tokens": n_tokens, "flops": flops, "loss": loss}
     parts = []
     for path in map(Path, paths):
         if path.is_dir():
-            parts.append(_runs(path, flops_kind))
+            parts.append(_runs(path, flops_kind, rates))
         else:
             parts.append(_table(path, mapping))
     if not parts:
@@ -62,7 +65,7 @@ def _join(parts: list[Observations]) -> Observations:
 # Run directories
 
 
-def _runs(directory: Path, kind: FlopsKind) -> Observations:
+def _runs(directory: Path, kind: FlopsKind, rates: Rates) -> Observations:
     found, missing = run_directories(directory)
     if not found:
         raise DataError(
@@ -70,6 +73,7 @@ def _runs(directory: Path, kind: FlopsKind) -> Observations:
             "train first, or give a table."
         )
     key = "flops_exact" if kind == "exact" else "flops_6nd"
+    found, notes = best_rates(found) if rates == "best" else (found, [])
     rows, names = [], {"n_params": "n_params", "n_tokens": "n_tokens", "flops": key, "loss": "loss"}
     for path, budget in found:
         where = str(path / "result.json")
@@ -83,7 +87,6 @@ def _runs(directory: Path, kind: FlopsKind) -> Observations:
         if budget is not None:
             row[BUDGET] = _number({BUDGET: budget}, BUDGET, where)
         rows.append(row)
-    notes = []
     if missing:
         have = "1 run has" if len(missing) == 1 else f"{len(missing)} runs have"
         left = "is" if len(missing) == 1 else "are"

@@ -16,6 +16,7 @@ from areca.errors import ConfigError, DataError
 from areca.files import read_json
 from areca.footprint import GridIntensity, tagged
 from areca.laws import LawReport, fit_laws, load
+from areca.laws.sweeps import best_rates
 from areca.laws.tables import run_directories
 from areca.model.config import ModelConfig
 from areca.plan.plan import Plan, plan_run
@@ -58,7 +59,7 @@ def find_template(sources: Iterable[Path | str]) -> Template | None:
     for source in map(Path, sources):
         if not source.is_dir():
             continue
-        for path, _ in run_directories(source)[0]:
+        for path, _ in best_rates(run_directories(source)[0])[0]:
             if not (path / "run.json").exists():
                 continue
             try:

@@ -93,6 +93,7 @@ class Law:
     exponents: list[Parameter]
     compute: list[Parameter]
     notes: list[str]
+    rows: frozenset[str] = frozenset()  # the names of what it was fitted to
 
     @property
     def complete(self) -> bool:
@@ -166,18 +167,28 @@ def read_law(value: dict[str, Any] | None) -> Law | None:
         exponents=exponents,
         compute=[p for p in (_parameter(compute, name) for name in ("exponent", "c_c_flops", "floor")) if p],
         notes=[note for note in notes if isinstance(note, str)] if isinstance(notes, list) else [],
+        rows=frozenset(str(row.get("label")) for row in objects(value.get("observations"))),
     )
 
 
-def points_of(runs: Sequence[Run]) -> list[Point]:
-    """The finished runs that have a size, tokens, FLOPs and a loss."""
+def points_of(runs: Sequence[Run], law: Law | None = None) -> list[Point]:
+    """The finished runs that have a size, tokens, FLOPs and a loss.
+
+    With a law, runs of a sweep of learning rates that it was not fitted to are left out: they are no points of it.
+    """
     points = []
     for run in runs:
+        if law is not None and law.rows and run.name not in law.rows and "learning_rate_factor" in _labels(run):
+            continue
         n, d, loss = (positive(run.result, key) for key in ("n_params", "n_tokens", "loss"))
         flops = positive(run.result, "flops_exact") or positive(run.result, "flops_6nd")
         if n and d and loss and flops:
             points.append(Point(run.name, n, d, flops, loss, run.budget_flops))
     return points
+
+
+def _labels(run: Run) -> dict[str, Any]:
+    return _object(run.result or {}, "labels")
 
 
 def _object(source: dict[str, Any], name: str) -> dict[str, Any]:

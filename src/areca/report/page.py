@@ -79,7 +79,7 @@ def build_report(paths: Sequence[Path | str], out_dir: Path | str, *, figures: b
 def render(found: Gathered, law: Law | None, summary: dict[str, Any]) -> str:
     """The page as text."""
     budgets = Budgets([run.budget_flops for run in found.runs])
-    points = points_of(found.runs)
+    points = points_of(found.runs, law)
     checked = points_of([found.verify]) if found.verify else []
     achieved = checked[0] if checked else None
     drawn: dict[str, Figure] = {}

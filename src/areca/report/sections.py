@@ -223,7 +223,7 @@ def provenance(found: Gathered, versions: str) -> str:
     """Versions, topology and fingerprints; differences between runs are said."""
     runs = [run for run in found.all_runs if run.info]
     entries: list[tuple[str, str]] = [("report written by", versions)]
-    for title, key in (("versions", "versions"), ("topology", "topology")):
+    for title, key in (("versions", "versions"), ("topology", "topology"), ("shared programs", "together")):
         values = {_flat((run.info or {}).get(key)) for run in runs} - {""}
         if len(values) == 1:
             entries.append((title, text(values.pop())))

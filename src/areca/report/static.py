@@ -38,7 +38,7 @@ def draw(found: Gathered, law: Law | None, out: Path) -> list[Path]:
     What the files have no data for is left out; returns the paths written.
     """
     budgets = Budgets([run.budget_flops for run in found.runs])
-    points = points_of(found.runs)
+    points = points_of(found.runs, law)
     checked = points_of([found.verify]) if found.verify else []
     written: list[Path] = []
     with mpl.rc_context(STYLE):

@@ -3,15 +3,17 @@
     DIR/ladder.json      the budgets, the runs, and what they were made from
     DIR/runs/NAME/       one run directory each
 
-The same call goes on with an interrupted ladder; finished runs are not made again.
+A size and budget may be run with several seeds, and with several learning rates as factors of the recipe's. The same
+call goes on with an interrupted ladder; finished runs are not made again.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from areca import runtime
 from areca.config import ModelConfig, RunConfig, check_seed, differences, to_dict
 from areca.data.order import Order
 from areca.data.store import TokenStore
@@ -20,6 +22,7 @@ from areca.files import read_json, write_json
 from areca.model.counts import count_params, exact_flops_per_token
 from areca.study import recipe
 from areca.study.pool import Heard, Job, run_jobs
+from areca.study.programs import Together, arrange
 
 # The valleys of the default corpus lie near N = OPTIMUM (C / 1e12)^EXPONENT (docs/log.md); sizes are laid around it.
 OPTIMUM, EXPONENT = 95_000, 0.55
@@ -35,6 +38,7 @@ class Ladder:
     budgets: tuple[float, ...]
     jobs: list[Job]
     most_passes: float  # how often a run reads a corpus, at most
+    settings: dict[str, Any]  # what was asked for, as a user knows it
 
     def total_flops(self) -> float:
         return sum(j.cost for j in self.jobs)
@@ -51,14 +55,20 @@ def plan_ladder(
     seed: int = 0,
     threads: int = 1,
     epochs: float = 1.0,
+    seeds: int = 1,
+    learning_rates: Sequence[float] = (1.0,),
 ) -> Ladder:
     """Lays out a ladder: `sizes` shapes for each budget around its expected optimum, or `shapes` for all.
 
-    Every run has a seed of its own, folded from `seed`, so that the scatter about the law is that of new runs.
-    `epochs` is how often a run may read the same text; beyond one, repeated tokens count as new ones in the law.
-    Raises ConfigError for budgets or sizes that can't be used, DataError when the store has too few tokens.
+    Every size and budget has seeds of its own, folded from `seed`, so that the scatter about the law is that of new
+    runs. `learning_rates` are factors of the recipe's rate; runs that differ in nothing else share their seed, so that
+    rates are compared on equal terms. With one seed and the factor 1 the ladder is the plain one, and its runs have the
+    same seeds in every sweep. `epochs` is how often a run may read the same text; beyond one, repeated tokens count as
+    new ones in the law. Raises ConfigError for budgets, sizes, seeds or rates that can't be used, DataError when the
+    store has too few tokens.
     """
     check_seed(seed * 1000 + 999, "1000 x seed + 999")
+    factors = _factors(learning_rates)
     budgets = tuple(sorted(float(b) for b in budgets))
     if not budgets or not all(0 < b < 1e30 for b in budgets):
         raise ConfigError(f"budgets are {list(budgets)}; give positive numbers of FLOPs, such as 3e11 1e12 3e12.")
@@ -70,23 +80,58 @@ def plan_ladder(
         raise ConfigError(f"context is {context}; it must be at least 1 token.")
     if not epochs > 0:
         raise ConfigError(f"epochs is {epochs}; it must be a positive number.")
+    cells = len(budgets) * (len(shapes) or sizes)
+    if cells > 1000:
+        raise ConfigError(f"{len(budgets)} budgets of {cells // len(budgets)} sizes are more than 1000 runs.")
+    if not 1 <= seeds <= 1000 // cells:
+        raise ConfigError(f"seeds is {seeds}; give 1 to {1000 // cells} for {cells} pairs of a size and a budget.")
     opened = TokenStore.open(store)
     directory = Path(directory)
     jobs: list[Job] = []
     most = 0.0
-    for budget in budgets:
-        row = list(shapes) or shapes_around(opened.vocab_size, budget, sizes)
-        for model in row:
-            model = model.resolved()
-            name = f"{budget:.2e}-n{count_params(model).non_embedding}".replace("+", "")
-            config = recipe.run_config(
-                model, str(store), budget, seed=seed * 1000 + len(jobs), threads=threads, context=context
-            )
-            most = max(most, _enough(opened, config, name, epochs))
-            cost = exact_flops_per_token(model, context) * config.tokens
-            labels = {"budget_flops": budget, "name": name}
-            jobs.append(Job(name, config, directory / "runs" / name, labels, cost))
-    return Ladder(directory, budgets, jobs, most)
+    grid = [
+        (budget, model.resolved())
+        for budget in budgets
+        for model in list(shapes) or shapes_around(opened.vocab_size, budget, sizes)
+    ]
+    for cell, (budget, model) in enumerate(grid):
+        name = f"{budget:.2e}-n{count_params(model).non_embedding}".replace("+", "")
+        for number in range(seeds):
+            own = seed * 1000 + number * cells + cell
+            plain = recipe.run_config(model, str(store), budget, seed=own, threads=threads, context=context)
+            most = max(most, _enough(opened, plain, name, epochs))
+            cost = exact_flops_per_token(model, context) * plain.tokens
+            for factor in factors:
+                rate = plain.optimizer.learning_rate * factor
+                config = replace(plain, optimizer=replace(plain.optimizer, learning_rate=rate))
+                labels: dict[str, Any] = {"budget_flops": budget, "name": name}
+                if seeds > 1:
+                    labels |= {"name": f"{labels['name']}-s{number}", "seed": number}
+                if factors != (1.0,):
+                    labels |= {"name": f"{labels['name']}-lr{factor:g}", "learning_rate_factor": factor}
+                jobs.append(Job(labels["name"], config, directory / "runs" / labels["name"], labels, cost))
+    settings = {
+        "budgets": list(budgets),
+        "sizes": len(shapes) or sizes,
+        "context": context,
+        "seed": seed,
+        "seeds": seeds,
+        "learning_rates": list(factors),
+        "threads": threads,
+    }
+    return Ladder(directory, budgets, jobs, most, settings)
+
+
+def _factors(learning_rates: Sequence[float]) -> tuple[float, ...]:
+    """The factors in ascending order."""
+    factors = tuple(sorted(float(f) for f in learning_rates))
+    if not factors or not all(1e-6 <= f <= 1e6 for f in factors):
+        raise ConfigError(
+            f"learning rates are {list(learning_rates)}; give factors of the recipe's rate, such as 0.5 1 2."
+        )
+    if len({f"{f:g}" for f in factors}) < len(factors):
+        raise ConfigError(f"a learning rate is given twice in {list(learning_rates)}.")
+    return factors
 
 
 def shapes_around(vocab_size: int, budget: float, sizes: int) -> list[ModelConfig]:
@@ -125,33 +170,86 @@ def passes(store: TokenStore, config: RunConfig) -> dict[str, float]:
     }
 
 
-def run_ladder(ladder: Ladder, *, workers: int = 0, on_progress: Heard, on_result: Heard) -> list[dict[str, Any]]:
-    """Makes the runs that are not made yet and returns all results, in order."""
-    record = describe(ladder)
-    path = ladder.directory / "ladder.json"
-    if path.exists():
-        changed = differences(_by_name(read_json(path)), _by_name(record))
-        if changed:
-            raise ConfigError(
-                f"{ladder.directory} holds another ladder ({'; '.join(c[:100] for c in changed[:4])}); "
-                "choose another directory or the same settings."
-            )
-    else:
-        write_json(path, record)
-    threads = ladder.jobs[0].config.threads
-    results = run_jobs(ladder.jobs, threads=threads, workers=workers, on_progress=on_progress, on_result=on_result)
-    return [results[j.name] for j in ladder.jobs]
+def run_ladder(
+    ladder: Ladder,
+    *,
+    workers: int = 0,
+    together: Together = "auto",
+    on_progress: Heard,
+    on_result: Heard,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[dict[str, Any]]:
+    """Makes the runs that are not made yet and returns all results, in order.
+
+    `together` says how runs share the machine (`areca.study.programs`). In a sweep of learning rates a run that
+    diverges is an outcome, said and left out; in a ladder of one rate it stops the ladder, as every failure does.
+    Raises ConfigError for a directory that holds something else, or a ladder with other settings, before anything runs.
+    """
+    arrangement = arrange(ladder.jobs, together, workers, runtime.backend())
+    _open(ladder)
+    say(f"ladder: {arrangement.says}")
+    results = run_jobs(
+        arrangement.programs,
+        threads=ladder.jobs[0].config.threads,
+        workers=arrangement.workers,
+        on_progress=on_progress,
+        on_result=on_result,
+        on_diverged=(lambda name, why: say(f"{name}: {why}")) if len(ladder.settings["learning_rates"]) > 1 else None,
+        say=say,
+    )
+    return [results[j.name] for j in ladder.jobs if j.name in results]
 
 
-def _by_name(record: dict[str, Any]) -> dict[str, Any]:
-    """ladder.json for comparing: the budgets, the names of the runs, and each run's settings under its name."""
-    runs = {run["name"]: run for run in record["runs"]}
-    return {"budgets_flops": record["budgets_flops"], "runs": sorted(runs), **runs}
+def _open(ladder: Ladder) -> None:
+    """Writes ladder.json, or compares the one that is there with what is asked."""
+    directory, path = ladder.directory, ladder.directory / "ladder.json"
+    if not path.exists():
+        left = {p.name for p in directory.glob(".ladder.json.*.tmp")}  # by a killed call
+        if directory.is_dir() and {p.name for p in directory.iterdir()} - left:
+            raise ConfigError(f"{directory} is not empty and holds no ladder; choose another --out.")
+        write_json(path, describe(ladder))
+        return
+    try:
+        changed = _changed(read_json(path), describe(ladder))
+    except (KeyError, TypeError, AttributeError):
+        raise DataError(f"{path} is not a ladder of this version; choose another --out.") from None
+    if changed:
+        more = f"; and {len(changed) - 4} more" if len(changed) > 4 else ""
+        raise ConfigError(
+            f"{directory} holds another ladder ({'; '.join(changed[:4])}{more}); choose another --out or the same "
+            "settings."
+        )
+
+
+def _changed(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """What differs between two ladder.json, as a user would say it: settings first, of runs only if those are equal."""
+    was = {"budgets": old["budgets_flops"], **old.get("settings", {})}  # older ladders have no settings
+    now = {k: v for k, v in new["settings"].items() if k in was}
+    if found := [f"{k}: {_shown(was[k])} -> {_shown(v)}" for k, v in now.items() if was[k] != v]:
+        return found
+    before, after = ({run["name"]: run["config"] for run in record["runs"]} for record in (old, new))
+    if before.keys() != after.keys():
+        gone, added = sorted(before.keys() - after.keys()), sorted(after.keys() - before.keys())
+        words = [
+            f"{len(names)} runs {what}, such as {names[0]}" for names, what in ((gone, "less"), (added, "new")) if names
+        ]
+        return [f"sizes: {' and '.join(words)}"]
+    changes: dict[str, list[str]] = {}
+    for name, config in after.items():
+        for change in differences(before[name], config):
+            changes.setdefault(change.partition(":")[0], []).append(f"{change} in {name}")
+    return [f"{of[0]}{f' and {len(of) - 1} more runs' if len(of) > 1 else ''}" for of in changes.values()]
+
+
+def _shown(value: Any) -> str:
+    """A setting's value as a user gives it."""
+    return " ".join(f"{v:g}" for v in value) if isinstance(value, list) else str(value)
 
 
 def describe(ladder: Ladder) -> dict[str, Any]:
     """The content of ladder.json."""
     return {
+        "settings": ladder.settings,
         "budgets_flops": list(ladder.budgets),
         "runs": [
             {
@@ -161,6 +259,7 @@ def describe(ladder: Ladder) -> dict[str, Any]:
                 "n_params": count_params(j.config.model).non_embedding,
                 "n_tokens": j.config.tokens,
                 "learning_rate": j.config.optimizer.learning_rate,
+                **{k: j.labels[k] for k in ("seed", "learning_rate_factor") if k in j.labels},
                 "config": {k: v for k, v in to_dict(j.config).items() if k != "data"},
             }
             for j in ladder.jobs

@@ -1,4 +1,6 @@
-"""Several runs at a time: worker processes of one thread each, pinned to cores of their own.
+"""Several programs at a time: worker processes of one thread each, pinned to cores of their own.
+
+A program is one run, or several that train as one (`areca.train.together`).
 
 On a CPU small models leave most of a machine idle: two processes of one thread do about twice the steps of one
 process of two (docs/log.md). A run has the same thread count whether it runs alone or beside others, so it has the
@@ -35,37 +37,58 @@ class Job:
 
 # name, and a Progress as a dictionary or a finished result
 Heard = Callable[[str, dict[str, Any]], None]
+Program = Sequence[Job]
 
 
 def run_jobs(
-    jobs: Sequence[Job], *, threads: int = 1, workers: int = 0, on_progress: Heard, on_result: Heard
+    programs: Sequence[Program],
+    *,
+    threads: int = 1,
+    workers: int = 0,
+    on_progress: Heard,
+    on_result: Heard,
+    on_diverged: Callable[[str, str], None] | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, dict[str, Any]]:
-    """Makes all runs and returns their results by name; a finished run is taken as it is.
+    """Makes the runs of all programs and returns their results by name; a finished run is taken as it is.
 
-    `workers` 0 means one for each core there is (divided by `threads`). Raises TrainingError with the sentence of the
-    first run that fails, after the others in progress have saved; on KeyboardInterrupt they save too.
+    `workers` 0 means one for each core there is (divided by `threads`). `on_diverged` is called with the name and the
+    sentence of a run that diverged, which then has no result; without it, that is a failure. Raises TrainingError with
+    the sentence of the first run that fails, after the others in progress have saved; on KeyboardInterrupt they save
+    too.
     """
     if workers < 0:
         raise ConfigError(f"workers is {workers}; give how many runs go at a time, or 0 for one for each core.")
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    count = min(len(jobs), workers or max(1, available_cores() // threads))
-    waiting = sorted(jobs, key=lambda j: -j.cost)
+    count = min(len(programs), workers or max(1, available_cores() // threads))
+    waiting = sorted(programs, key=lambda program: -sum(j.cost for j in program))
+    ended = 0
     results: dict[str, dict[str, Any]] = {}
     messages: queue.Queue[tuple[_Worker, dict[str, Any] | None]] = queue.Queue()
     crew = [_Worker(threads, cores[i] if threads == 1 and i < len(cores) else -1, messages) for i in range(count)]
     try:
         for worker in crew:
             worker.start(waiting.pop(0))
-        while len(results) < len(jobs):
+        while ended < len(programs):
             worker, message = messages.get()
-            name = worker.job.name if worker.job else ""
+            names = [job.name for job in worker.program]
+            name = names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "") if names else ""
             if message is None:
                 raise TrainingError(f"the worker of run {name} ended unexpectedly:\n{worker.complaint()}")
             if "progress" in message:
-                on_progress(name, message["progress"])
-            elif "result" in message:
-                results[name] = message["result"]
-                on_result(name, message["result"])
+                on_progress(names[message["run"]], message["progress"])
+            elif "say" in message:
+                say(message["say"])
+            elif "results" in message:
+                for one, result in zip(names, message["results"], strict=True):
+                    if "diverged" not in result:
+                        results[one] = result
+                        on_result(one, result)
+                    elif on_diverged is None:
+                        raise TrainingError(f"run {one}: {result['diverged']}")
+                    else:
+                        on_diverged(one, result["diverged"])
+                ended += 1
                 if waiting:
                     worker.start(waiting.pop(0))
                 else:
@@ -82,7 +105,7 @@ class _Worker:
     """A worker process and the thread that listens to it."""
 
     def __init__(self, threads: int, core: int, messages: queue.Queue) -> None:
-        self.job: Job | None = None
+        self.program: Program = ()
         self.lines: list[str] = []
         self.dismissed = False
         self.process = subprocess.Popen(
@@ -100,12 +123,12 @@ class _Worker:
         for thread in self.listeners:
             thread.start()
 
-    def start(self, job: Job) -> None:
-        self.job = job
-        message = {"config": to_dict(job.config), "run_dir": str(job.run_dir), "labels": job.labels}
+    def start(self, program: Program) -> None:
+        self.program = program
+        runs = [{"config": to_dict(j.config), "run_dir": str(j.run_dir), "labels": j.labels} for j in program]
         assert self.process.stdin
         try:
-            self.process.stdin.write(json.dumps(message) + "\n")
+            self.process.stdin.write(json.dumps({"runs": runs}) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             pass  # the listener reports that the worker ended
@@ -113,7 +136,7 @@ class _Worker:
     def dismiss(self) -> None:
         """No more jobs: the worker ends by itself."""
         self.dismissed = True
-        self.job = None
+        self.program = ()
         assert self.process.stdin
         self.process.stdin.close()
 

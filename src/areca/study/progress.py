@@ -51,7 +51,13 @@ class FamilyProgress:
         self.write(
             f"{clear}{self.title} {self.finished}/{len(self.costs)}  {name}  held-out loss {r['loss']:.4f}  "
             f"N {r['n_params']:,}  D {r['n_tokens']:,}  {r['seconds']:.0f} s"
+            + (f"  (one of {r['together']['runs']} in one program)" if "together" in r else "")
         )
+
+    def say(self, sentence: str) -> None:
+        """A sentence for the user, on a line of its own."""
+        clear = "\r\033[K" if self.live else ""
+        self.write(f"{clear}{sentence}")
 
     def _flops(self) -> float:
         return sum(self.done[n] * c for n, c in self.costs.items())

@@ -232,7 +232,7 @@ def _verify(out: Path, plan: dict[str, Any], settings: Settings) -> dict[str, An
     job = Job(name, config, out / "verify", {"budget_flops": plan["budget_flops"], "name": name}, plan["budget_flops"])
     progress = FamilyProgress({name: job.cost}, "run")
     results = run_jobs(
-        [job],
+        [[job]],
         threads=settings.verify_threads,
         workers=1,
         on_progress=progress.progress,

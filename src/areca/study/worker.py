@@ -1,7 +1,8 @@
-"""One worker: takes runs from standard input, one JSON line each, and reports on standard output.
+"""One worker: takes programs from standard input, one JSON line each, and reports on standard output.
 
-In:   {"config": RunConfig as a dictionary, "run_dir": path, "labels": {...}}
-Out:  {"progress": {...}}, then {"result": {...}}, {"error": sentence} or {"stopped": sentence}
+In:   {"runs": [{"config": RunConfig as a dictionary, "run_dir": path, "labels": {...}}, ...]}, several as one program
+Out:  {"run": index, "progress": {...}} and {"say": sentence}, then {"results": [{...} or {"diverged": sentence}, ...]},
+      {"error": sentence} or {"stopped": sentence}
 
 `python -m areca.study.worker THREADS CORE` pins itself to CORE (-1: not pinned). It lives for many runs, so that
 importing and starting jax is paid once. When standard input ends while a run is in progress (the parent is gone), the
@@ -18,6 +19,7 @@ import sys
 import threading
 import time
 import traceback
+from pathlib import Path
 from typing import Any
 
 LOCK_PATIENCE_SECONDS = 180.0  # a worker whose parent was killed ends after its compilation, or saves, and lets go
@@ -53,34 +55,55 @@ def main(threads: int, core: int) -> None:
 def _serve(job: dict[str, Any], threads: int, send: Any) -> None:
     from areca import runtime
     from areca.config import from_dict
-    from areca.errors import ArecaError, Interrupted
-    from areca.train.loop import Progress, train
+    from areca.errors import ArecaError, Diverged, Interrupted
+    from areca.train.progress import Progress
+    from areca.train.together import Member
 
-    last = 0.0
+    runs = [Member(from_dict(r["config"]), Path(r["run_dir"]), r["labels"]) for r in job["runs"]]
+    indices = {r.run_dir.name: i for i, r in enumerate(runs)}
+    last = [0.0] * len(runs)
 
     def listen(p: Progress) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last > 0.25:
-            last = now
-            send(progress=dataclasses.asdict(p))
+        now, i = time.monotonic(), indices[p.run]
+        if now - last[i] > 0.25:
+            last[i] = now
+            send(run=i, progress=dataclasses.asdict(p))
+
+    def say(sentence: str) -> None:
+        # That a run starts, or is finished already, is seen by whoever counts runs.
+        if not sentence.endswith(("starting one.", "this is its result.")):
+            send(say=sentence)
 
     try:
         runtime.prepare(threads)
-        result = _patiently(
-            lambda: train(
-                from_dict(job["config"]), job["run_dir"], resume="auto", labels=job["labels"], listener=listen
-            )
-        )
-        send(result=result)
+        outcomes = _patiently(lambda: _make(runs, listen, say))
+        send(results=[{"diverged": str(o)} if isinstance(o, Diverged) else o for o in outcomes])
     except Interrupted as error:
         send(stopped=str(error))
     except ArecaError as error:
         send(error=str(error))
     except OSError as error:
-        send(error=f"{error.strerror or error} ({error.filename or job['run_dir']})")
+        send(error=f"{error.strerror or error} ({error.filename or runs[0].run_dir})")
     except Exception:
-        send(error=f"a fault of Areca's own in {job['run_dir']}:\n{traceback.format_exc()}")
+        send(error=f"a fault of Areca's own in {runs[0].run_dir}:\n{traceback.format_exc()}")
+
+
+def _make(runs: list[Any], listen: Any, say: Any) -> list[Any]:
+    """The result of each run, or its Diverged."""
+    from areca.errors import Diverged
+    from areca.train.identity import diverged_before
+    from areca.train.loop import train
+    from areca.train.together import train_together
+
+    if len(runs) > 1:
+        return train_together(runs, listener=listen, say=say)
+    run = runs[0]
+    if (before := diverged_before(run.run_dir, run.config)) is not None:
+        return [before]
+    try:
+        return [train(run.config, run.run_dir, resume="auto", labels=run.labels, listener=listen, say=say)]
+    except Diverged as error:
+        return [error]
 
 
 def _patiently(work: Any) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from areca.config import GuardConfig, RunConfig
-from areca.errors import ConfigError, TrainingError
+from areca.errors import ConfigError, Diverged, TrainingError
 from areca.train.checkpoint_files import Entry
 
 FINITE = ("loss", "z_loss", "grad_norm", "update_norm", "param_norm")  # metrics that must be finite
@@ -90,9 +90,9 @@ def exhausted(config: RunConfig, spike: Spike, past: Sequence[int], saved: Seque
     )
 
 
-def diverged(config: RunConfig, row: Mapping[str, Any], latest: Entry | None) -> TrainingError:
+def diverged(config: RunConfig, row: Mapping[str, Any], latest: Entry | None) -> Diverged:
     """Why a run without the guard stops at a step that is not finite."""
-    return TrainingError(
+    return Diverged(
         f"at step {row['step']} the loss is {row['loss']} and the gradient norm {row['grad_norm']}: training has"
         f" diverged ({_saved(latest)}); lower optimizer.learning_rate ({config.optimizer.learning_rate}) or lengthen"
         " the warm-up."

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from areca import runtime
 from areca.config import RunConfig, check_seed, differences, from_dict, to_dict
 from areca.data.store import TokenStore
-from areca.errors import CheckpointError, ConfigError, DataError
+from areca.errors import CheckpointError, ConfigError, DataError, Diverged
 from areca.files import read_json
 from areca.model.counts import attention_flops_per_token, count_params, exact_flops_per_token
 from areca.train import guard, schedules
-from areca.train.record import read_run_json, unstarted
+from areca.train.checkpoint import Checkpoints
+from areca.train.record import read_events, read_run_json, unstarted
 
 if TYPE_CHECKING:
     from areca.model.layout import Layout
@@ -99,6 +100,8 @@ def look(run_dir: Path, wanted: dict[str, Any], resume: Resume, say: Callable[[s
         if resume == "must" and not killed:
             raise CheckpointError(f"{run_dir} holds no run to resume; leave out --resume to start one there.")
         if not unstarted(run_dir):
+            if (run_dir / "run.json").exists():  # another process has begun one since the line above looked
+                return look(run_dir, wanted, resume, say)
             raise ConfigError(f"{run_dir} is not empty and holds no run; choose another --out.")
         if resume != "never":
             say(f"{run_dir} holds no run yet{' (one was stopped before it began)' if killed else ''}: starting one.")
@@ -126,12 +129,31 @@ def look(run_dir: Path, wanted: dict[str, Any], resume: Resume, say: Callable[[s
         )
     moved = [f"{what} {d}" for what in ("versions", "topology") for d in differences(old[what], wanted[what])]
     moved += mesh
+    moved += [f"together {d}" for d in differences(_program(old), _program(wanted))]
     if moved:
         say(f"{run_dir} is resumed in another environment, so from here its bits may differ: {'; '.join(moved)}.")
     if not (run_dir / "result.json").exists():
         return None
     say(f"{run_dir} is finished already; this is its result.")
     return read_json(run_dir / "result.json")
+
+
+def _program(identity: dict[str, Any]) -> dict[str, Any]:
+    """How many runs the program of a run trains (`areca.train.together`)."""
+    return {"runs": identity.get("together", {}).get("runs", 1)}
+
+
+def diverged_before(run_dir: Path, config: RunConfig) -> Diverged | None:
+    """The end of a run of this configuration that the directory tells of; trained again, it would end so again."""
+    if not (run_dir / "run.json").exists() or (run_dir / "result.json").exists():
+        return None
+    events = read_events(run_dir)
+    if not events or events[-1]["event"] != "not_finite":
+        return None
+    if read_run_json(run_dir)["fingerprint"] != config.fingerprint():
+        return None
+    with Checkpoints(run_dir / "checkpoints", writable=False) as checkpoints:
+        return guard.diverged(config, events[-1], checkpoints.latest())
 
 
 def parameters_sha256(params: Any) -> str:

@@ -14,13 +14,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from areca import runtime
 from areca.config import RunConfig
 from areca.data.batches import Batches
 from areca.data.store import TokenStore
-from areca.errors import Interrupted, TrainingError
+from areca.errors import Diverged, Interrupted, TrainingError
 from areca.files import write_json
 from areca.model.counts import (
     count_params,
@@ -37,6 +37,9 @@ from areca.train.progress import Listener, Progress, Say
 from areca.train.record import RunRecord, read_events, read_metrics
 from areca.train.saves import Saves, state_bytes
 from areca.train.signals import Stop, stop_requests
+
+if TYPE_CHECKING:
+    from areca.model.layout import Layout
 
 RUN_AHEAD = 8  # steps enqueued before their metrics are read (more than 32 with a collective hang XLA on the CPU)
 
@@ -135,12 +138,6 @@ class _Run:
 
     def begin(self, from_step: int | None, say: Say) -> None:
         """Compiles, then makes the first state or restores one, and brings the record to that step."""
-        import jax
-
-        from areca.train import efficiency, step
-        from areca.train.evaluate import Evaluator
-
-        c = self.config
         if from_step is not None:
             self.checkpoints.verify(from_step)  # before anything is dropped
             (self.run_dir / "result.json").unlink(missing_ok=True)
@@ -152,19 +149,7 @@ class _Run:
             say(f"{self.run_dir} has lost the checkpoints of steps {', '.join(map(str, self.checkpoints.missing))}.")
         resumed = bool(read_metrics(self.run_dir)) or entry is not None
 
-        self.peak, self.peak_source = efficiency.peak_flops(jax.devices()[0])
-        # Virtual devices share the cores whose peak was measured.
-        self.chips = 1 if jax.default_backend() == "cpu" else c.parallel.data * c.parallel.model
-        started = time.perf_counter()
-        layout = layout_of(c)
-        mesh = layout.mesh() if layout.devices > 1 else None
-        self.abstract = step.abstract_state(c.model, c.optimizer, layout, mesh)
-        sizes = sorted({p.batch for p in self.plan})
-        self.programs = {
-            b: step.compile_step(c.model, c.optimizer, self.abstract, b, c.data.context, layout, mesh) for b in sizes
-        }
-        self.init_state = lambda: step.first_state(c.model, c.optimizer, c.seed, layout, mesh)
-        self.evaluate = Evaluator(c, self.store, self.abstract.params, self.batches.order.mixture, layout, mesh)
+        started = self._compile()
         self._load()
         if not (self.run_dir / "run.json").exists():
             self.record.write_run_json(self.identity)
@@ -180,6 +165,33 @@ class _Run:
         if resumed:
             what = "its checkpoint" if entry is not None else "the start (it has no checkpoint yet)"
             say(f"{self.run_dir} goes on from {what} at step {self.step} of {len(self.plan)}.")
+
+    def _compile(self) -> float:
+        """Measures the machine and makes the programs; returns when the programs were begun."""
+        import jax
+
+        from areca.train import efficiency, step
+        from areca.train.evaluate import Evaluator
+
+        c = self.config
+        self.peak, self.peak_source = efficiency.peak_flops(jax.devices()[0])
+        # Virtual devices share the cores whose peak was measured.
+        self.chips = 1 if jax.default_backend() == "cpu" else c.parallel.data * c.parallel.model
+        started = time.perf_counter()
+        layout = layout_of(c)
+        mesh = layout.mesh() if layout.devices > 1 else None
+        self.abstract = step.abstract_state(c.model, c.optimizer, layout, mesh)
+        self.programs = {b: self._program(b, layout, mesh) for b in sorted({p.batch for p in self.plan})}
+        self.init_state = lambda: step.first_state(c.model, c.optimizer, c.seed, layout, mesh)
+        self.evaluate = Evaluator(c, self.store, self.abstract.params, self.batches.order.mixture, layout, mesh)
+        return started
+
+    def _program(self, batch: int, layout: "Layout", mesh: Any) -> Any:
+        """The step for one batch size, compiled."""
+        from areca.train import step
+
+        c = self.config
+        return step.compile_step(c.model, c.optimizer, self.abstract, batch, c.data.context, layout, mesh)
 
     def _load(self) -> None:
         """Makes everything as it was at the latest checkpoint, or at the start if there is none."""
@@ -219,9 +231,7 @@ class _Run:
             self.last_save = self.last_read
             for p, tokens in zip(todo, data, strict=True):
                 before = p.tokens - p.batch * c.data.context
-                # The rate of the middle of the step: a warm-up's first step then moves, its last is at the peak.
-                middle = before + (p.tokens - before) // 2
-                rate = c.optimizer.learning_rate * schedules.learning_rate_fraction(c.schedule, middle, c.tokens)
+                rate = self._rate(p)
                 self.state, metrics = self.programs[p.batch](self.state, tokens, np.float32(rate))
                 self.pending.append((p, rate, metrics))
                 self.step = p.step
@@ -246,6 +256,12 @@ class _Run:
                     self._drain(listener)
                     self._stop(stop.signal)
                 self.checkpoints.check()
+
+    def _rate(self, p: schedules.StepPlan) -> Any:
+        """The rate of the middle of the step: a warm-up's first step then moves, its last is at the peak."""
+        c, tokens = self.config, p.batch * self.config.data.context
+        middle = p.tokens - tokens + tokens // 2
+        return c.optimizer.learning_rate * schedules.learning_rate_fraction(c.schedule, middle, c.tokens)
 
     def _go_back(self, spike: guard.Spike, say: Say) -> None:
         """Abandons the steps since some before the spike; a kill at any instant leads to the same future.
@@ -314,6 +330,7 @@ class _Run:
             "parameters_sha256": parameters_sha256(self.state.params),
             "fingerprint": self.identity["fingerprint"],
             "labels": labels,
+            **{k: self.identity[k] for k in ("together",) if k in self.identity},
         } | _footprint(self.seconds, self.identity["topology"])
         write_json(self.run_dir / "result.json", result)
         self.record.append_event("finish", **{
@@ -324,13 +341,26 @@ class _Run:
         """Waits for the oldest step in flight, checks it and logs it."""
         import numpy as np
 
+        p, rate, metrics = self.pending.popleft()
+        metrics = np.asarray(metrics)
+        now = time.perf_counter()
+        saving = self._writing(self.last_read)
+        seconds, self.last_read = now - self.last_read, now
+        self._log(p, rate, metrics, seconds, saving, listener)
+
+    def _log(
+        self,
+        p: schedules.StepPlan,
+        rate: Any,
+        metrics: Any,
+        seconds: float,
+        saving: int | None,
+        listener: Listener | None,
+    ) -> None:
+        """Writes a step's line, judges it and tells the listener. `saving` is the save whose files it lay beside."""
         from areca.train.step import METRICS
 
-        p, rate, metrics = self.pending.popleft()
-        values = dict(zip(METRICS, map(float, np.asarray(metrics)), strict=True))
-        now = time.perf_counter()
-        saving = self.checkpoints.writing(self.last_read)
-        seconds, self.last_read = now - self.last_read, now
+        values = dict(zip(METRICS, map(float, metrics), strict=True))
         self.seconds += seconds
         speed = p.batch * self.config.data.context / seconds
         mfu = self._mfu(speed)
@@ -352,8 +382,8 @@ class _Run:
         self.record.append_metrics(row)
         self._judge(row)
         # Several steps may be read at once, so what a person sees is a running mean; the lines keep each step's own.
-        rate = seconds / (p.batch * self.config.data.context)
-        self.smooth = rate if self.smooth is None else 0.95 * self.smooth + 0.05 * rate
+        slow = 1.0 / speed
+        self.smooth = slow if self.smooth is None else 0.95 * self.smooth + 0.05 * slow
         if listener:
             left = len(self.plan) - p.step
             listener(
@@ -394,8 +424,16 @@ class _Run:
         if c.every_steps:
             return step % c.every_steps == 0
         now = time.perf_counter()
-        writing = self.checkpoints.writing(now) is not None  # it would be waited for, and what it costs isn't known yet
-        return not writing and now - self.last_save >= self.saves.interval(self.state_bytes)
+        if self._writing(now) is not None:  # it would be waited for, and what it costs isn't known yet
+            return False
+        return now - self.last_save >= self._interval()
+
+    def _writing(self, since: float) -> int | None:
+        """The step whose files were being written at that time or later, if any."""
+        return self.checkpoints.writing(since)
+
+    def _interval(self) -> float:
+        return self.saves.interval(self.state_bytes)
 
     def _save(self, why: Literal["interval", "end", "stop"]) -> None:
         """Saves the state; every step up to it has been read and is no spike, and its metrics are on disk."""
@@ -419,7 +457,7 @@ class _Run:
         self.record.append_event("evaluate", step=step, tokens=self.plan[step - 1].tokens, **{
             k: v for k, v in held_out.items() if k != "tokens"})  # fmt: skip
         if not math.isfinite(held_out["loss"]):
-            raise TrainingError(f"the held-out loss at step {step} is {held_out['loss']}: training has diverged.")
+            raise Diverged(f"the held-out loss at step {step} is {held_out['loss']}: training has diverged.")
         self._restart_clock()
         return held_out
 
@@ -469,7 +507,7 @@ def _footprint(seconds: float, topology: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _memory(config: RunConfig) -> Iterator[None]:
+def _memory(config: RunConfig, runs: int = 1) -> Iterator[None]:
     """Turns XLA's refusal to allocate into a sentence."""
     import jax
 
@@ -478,9 +516,10 @@ def _memory(config: RunConfig) -> Iterator[None]:
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error) and "Out of memory" not in str(error):
             raise
+        many = f"{runs} runs in one program, each of " if runs > 1 else ""
         raise TrainingError(
-            f"there is not enough memory to train {count_params(config.model).total:,} parameters with a batch of "
-            f"{max(b for _, b in config.batch.ramp)} x {config.data.context} tokens; make one of them smaller."
+            f"there is not enough memory to train {many}{count_params(config.model).total:,} parameters with a batch "
+            f"of {max(b for _, b in config.batch.ramp)} x {config.data.context} tokens; make one of them smaller."
         ) from None
 
 

@@ -8,6 +8,7 @@ checkpoint is recorded makes the lines up to it durable against a power cut as w
 
 import errno
 import fcntl
+import fnmatch
 import json
 import math
 import os
@@ -94,17 +95,21 @@ def unstarted(run_dir: Path | str) -> bool:
     run_dir = Path(run_dir)
     if not run_dir.is_dir():
         return not run_dir.exists()
-    if not {p.name for p in run_dir.iterdir()} <= {LOCK, METRICS, EVENTS, CHECKPOINTS} | _temporary(run_dir, RUN):
+    if not _only(run_dir, {LOCK, METRICS, EVENTS, CHECKPOINTS}, RUN):
         return False
     if any((run_dir / name).exists() and (run_dir / name).stat().st_size for name in (METRICS, EVENTS)):
         return False
     within = run_dir / CHECKPOINTS
-    return not within.exists() or {p.name for p in within.iterdir()} <= {RECORD} | _temporary(within, RECORD)
+    return not within.exists() or _only(within, {RECORD}, RECORD)
 
 
-def _temporary(directory: Path, name: str) -> set[str]:
-    """What a killed atomic write of `name` leaves."""
-    return {p.name for p in directory.glob(f".{name}.*.tmp")}
+def _only(directory: Path, names: set[str], written: str) -> bool:
+    """True if nothing but `names` is there, and what a killed atomic write of `written` leaves.
+
+    By one listing: another process may be about to give such a file its name.
+    """
+    found = {p.name for p in directory.iterdir()}
+    return found <= names | set(fnmatch.filter(found, f".{written}.*.tmp"))
 
 
 def read_run_json(run_dir: Path | str) -> dict[str, Any]:
