@@ -19,6 +19,7 @@ from areca.errors import ConfigError, DataError
 from areca.files import read_json, write_json
 from areca.model.counts import count_params, exact_flops_per_token
 from areca.study import recipe
+from areca.study.alone import alone
 from areca.study.pool import Heard, Job, run_jobs
 
 # The valleys of the default corpus lie near N = OPTIMUM (C / 1e12)^EXPONENT (docs/log.md); sizes are laid around it.
@@ -125,6 +126,7 @@ def passes(store: TokenStore, config: RunConfig) -> dict[str, float]:
     }
 
 
+@alone
 def run_ladder(ladder: Ladder, *, workers: int = 0, on_progress: Heard, on_result: Heard) -> list[dict[str, Any]]:
     """Makes the runs that are not made yet and returns all results, in order."""
     record = describe(ladder)

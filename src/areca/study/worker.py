@@ -53,7 +53,7 @@ def main(threads: int, core: int) -> None:
 def _serve(job: dict[str, Any], threads: int, send: Any) -> None:
     from areca import runtime
     from areca.config import from_dict
-    from areca.errors import ArecaError, Interrupted
+    from areca.errors import ArecaError, Interrupted, of_the_system
     from areca.train.loop import Progress, train
 
     last = 0.0
@@ -78,7 +78,8 @@ def _serve(job: dict[str, Any], threads: int, send: Any) -> None:
     except ArecaError as error:
         send(error=str(error))
     except OSError as error:
-        send(error=f"{error.strerror or error} ({error.filename or job['run_dir']})")
+        sentence = of_the_system(error, "give the same command: it goes on", job["run_dir"])
+        send(error=sentence or f"{error.strerror or error} ({error.filename or job['run_dir']})")
     except Exception:
         send(error=f"a fault of Areca's own in {job['run_dir']}:\n{traceback.format_exc()}")
 

@@ -7,7 +7,6 @@ checkpoint is recorded makes the lines up to it durable against a power cut as w
 """
 
 import errno
-import fcntl
 import json
 import math
 import os
@@ -15,11 +14,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from areca.errors import CheckpointError, RunBusyError
-from areca.files import read_json, read_jsonl, write_json
+from areca.errors import BusyError, CheckpointError, RunBusyError
+from areca.files import LOCK, leftovers, read_json, read_jsonl, take_lock, write_json
 from areca.train.checkpoint_files import RECORD
 
-RUN, METRICS, EVENTS, CHECKPOINTS, LOCK = "run.json", "metrics.jsonl", "events.jsonl", "checkpoints", ".lock"
+RUN, METRICS, EVENTS, CHECKPOINTS = "run.json", "metrics.jsonl", "events.jsonl", "checkpoints"
 TIMING_FIELDS = frozenset({"tokens_per_second", "mfu", "hfu", "seconds", "steady"})  # differ between two equal runs
 
 
@@ -93,17 +92,12 @@ def unstarted(run_dir: Path | str) -> bool:
     run_dir = Path(run_dir)
     if not run_dir.is_dir():
         return not run_dir.exists()
-    if not {p.name for p in run_dir.iterdir()} <= {LOCK, METRICS, EVENTS, CHECKPOINTS} | _temporary(run_dir, RUN):
+    if not {p.name for p in run_dir.iterdir()} <= {LOCK, METRICS, EVENTS, CHECKPOINTS} | leftovers(run_dir, RUN):
         return False
     if any((run_dir / name).exists() and (run_dir / name).stat().st_size for name in (METRICS, EVENTS)):
         return False
     within = run_dir / CHECKPOINTS
-    return not within.exists() or {p.name for p in within.iterdir()} <= {RECORD} | _temporary(within, RECORD)
-
-
-def _temporary(directory: Path, name: str) -> set[str]:
-    """What a killed atomic write of `name` leaves."""
-    return {p.name for p in directory.glob(f".{name}.*.tmp")}
+    return not within.exists() or {p.name for p in within.iterdir()} <= {RECORD} | leftovers(within, RECORD)
 
 
 def read_run_json(run_dir: Path | str) -> dict[str, Any]:
@@ -132,22 +126,10 @@ def metrics_without_timing(path: Path | str) -> list[dict[str, Any]]:
 
 def _lock(run_dir: Path) -> int:
     """An exclusive lock on the run directory, held until the handle is closed or the process ends."""
-    path = run_dir / LOCK
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.read(handle, 32).decode("ascii", "replace").strip()
-        os.close(handle)
-        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-            raise
-        raise RunBusyError(
-            f"{run_dir} is being trained by another process{f' (pid {holder})' if holder else ''}; wait until it ends,"
-            " stop it, or choose another --out."
-        ) from None
-    os.ftruncate(handle, 0)
-    os.write(handle, f"{os.getpid()}\n".encode())
-    return handle
+        return take_lock(run_dir, "being trained")
+    except BusyError as error:
+        raise RunBusyError(str(error)) from None
 
 
 def _open_lines(path: Path) -> int:
