@@ -114,9 +114,16 @@ def show(store: Path, /, *, sample: int = 0, mixture: int = 0, verify: bool = Fa
     shown = samples.samples(opened, sample)
     mixed = samples.mixture(opened, mixture) if mixture > 0 else []
     if json:
-        print_json(opened.meta | ({"samples": shown} if sample else {}) | ({"mixture": mixed} if mixed else {}))
+        print_json(
+            opened.meta
+            | ({"verified": True} if verify else {})
+            | ({"samples": shown} if sample else {})
+            | ({"mixture": mixed} if mixed else {})
+        )
         return 0
     _table(store, opened.meta)
+    if verify:
+        print(f"verified: all {len(opened.meta['files'])} files have the digests they were built with")
     for m in mixed:
         print(
             f"{m['corpus']}: {m['share']:.1%} of {mixture:,} tokens (asked {m['weight']:.1%}), {m['epochs']:.2f} epochs"
