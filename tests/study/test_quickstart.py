@@ -114,7 +114,7 @@ def test_what_a_quickstart_killed_at_its_start_leaves_is_taken_over(small, tmp_p
 
 def test_a_record_of_something_else_is_refused(small, tmp_path):
     (tmp_path / "quickstart.json").write_text('{"settings": {}, "stages": 3}')
-    with pytest.raises(DataError, match=r"quickstart\.json is not the record of a quickstart"):
+    with pytest.raises(DataError, match=r"quickstart\.json is not a quickstart's record"):
         quickstart(tmp_path, small, print)
 
 

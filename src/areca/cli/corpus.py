@@ -114,12 +114,8 @@ def show(store: Path, /, *, sample: int = 0, mixture: int = 0, verify: bool = Fa
     shown = samples.samples(opened, sample)
     mixed = samples.mixture(opened, mixture) if mixture > 0 else []
     if json:
-        print_json(
-            opened.meta
-            | ({"verified": True} if verify else {})
-            | ({"samples": shown} if sample else {})
-            | ({"mixture": mixed} if mixed else {})
-        )
+        asked = {"verified": True if verify else None, "samples": shown if sample else None, "mixture": mixed or None}
+        print_json(opened.meta | {k: v for k, v in asked.items() if v is not None})
         return 0
     _table(store, opened.meta)
     if verify:

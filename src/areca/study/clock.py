@@ -1,9 +1,8 @@
 """What each stage of a long piece of work took, over all the sessions it needed.
 
 quickstart.json keeps `"stages": [{"name", "seconds"}]`. While a stage runs its entry has `"running": true` and is
-written again every few seconds, so that what a killed session spent is kept too, all but the last of those seconds: such a
-stage is marked `"at_least": true` from then on, and a report says so. A stage whose session could not be timed at all
-is not there, rather than there with a guess.
+written again every few seconds, so that what a killed session spent is kept too, all but the last of those seconds:
+such a stage is marked `"at_least": true` from then on, and a report says so.
 """
 
 import contextlib

@@ -99,8 +99,8 @@ def _stages(
     if ladder.most_passes > EPOCHS:
         raise ConfigError(
             f"minutes is {settings.minutes:g}, and runs that large would read a corpus {ladder.most_passes:.1f} times "
-            f"over, where up to {EPOCHS:g} are nearly worth new text; give fewer minutes, or more text to `areca corpus "
-            "build` and `areca ladder`."
+            f"over, where up to {EPOCHS:g} are nearly worth new text; give fewer minutes, or more text to `areca "
+            "corpus build` and `areca ladder`."
         )
     if settings.minutes < TRIED_MINUTES:
         say(
@@ -157,9 +157,9 @@ def _open(out: Path, settings: Settings) -> StageClock:
         try:
             changed = differences(record["settings"], asked)
             clock = StageClock(path, record)
-        except (AttributeError, KeyError, TypeError):
+        except (AttributeError, KeyError, TypeError, ValueError):
             raise DataError(
-                f"{path} is not the record of a quickstart of this version; choose another --out."
+                f"{path} is not a quickstart's record of this version; choose another --out."
             ) from None
         if changed:
             raise ConfigError(
