@@ -89,6 +89,8 @@ def test_settings_that_would_only_show_as_nan(capsys, tiny_store, tmp_path):
         (["count", "palm-8b", "--context", "long"], ["--context is 'long', which is not a number;"]),
         (["plan", "law.json", "--flops", "abc"], ["--flops is 'abc', which is not a number;"]),
         (["corpus", "build", "docs", "--out", "x", "--invalid-utf8", "maybe"], ["--invalid-utf8", "maybe"]),
+        (["fit", "runs.csv", "--couplings", "a"], ["--couplings is 'a', which is not a list of numbers;"]),
+        (["ladder", "s", "--out", "o", "--budgets", "1e9", "b"], ["--budgets is '1e9 b', which is not a list of num"]),
         (["fit", "runs.csv", "--seed"], ["--seed", "; see `areca fit --help`."]),
     ],
 )

@@ -111,3 +111,30 @@ def test_help_answers_in_half_a_second(verb):
         seconds.append(time.perf_counter() - started)
     # Alone it is about 0.2 s; other test processes share the cores here. test_imports holds the cause to account.
     assert statistics.median(seconds) < 1.5
+
+
+COMMANDS = [*VERBS, "corpus build", "corpus list", "corpus show", "tokenizer train", "tokenizer show"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example_and_no_default_that_is_none(capsys, command):
+    if command not in ("corpus", "tokenizer"):
+        with pytest.raises(SystemExit) as stop:
+            main([*command.split(), "--help"])
+        assert stop.value.code == 0
+        shown = capsys.readouterr().out
+        assert f"Example: areca {command} " in shown or f"Example: areca {command}\n" in shown
+        for none in ("None", "default: ''", "default: )", "default: False", "default: True", "default) (default"):
+            assert none not in " ".join(shown.split())
+    else:
+        assert main([command, "--help"]) == 0
+        assert f"usage: areca {command}" in capsys.readouterr().out
+
+
+def test_help_shows_a_default_that_is_a_value_and_calls_a_positional_by_its_name(capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "PATHS ..." in shown
+    assert "(default: 1000)" in shown  # --bootstrap
+    assert "(default: 0)" in shown  # --seed

@@ -46,7 +46,7 @@ def build(
         text_column: of .jsonl and .parquet: one for all, or NAME=COLUMN,NAME=COLUMN for sources with names
         heldout: share of the documents that training never sees, chosen by a hash of their content
         invalid_utf8: refuse bytes that are not UTF-8, or keep them exactly
-        near_duplicates: drop near duplicates, beside exact ones
+        near_duplicates: keep near duplicates; exact ones are dropped all the same
         split_documents: cut text files into documents of so many bytes; 0 never (default: single files, into 4096)
         json: print the store's description as JSON
     """

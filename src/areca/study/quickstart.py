@@ -158,9 +158,7 @@ def _open(out: Path, settings: Settings) -> StageClock:
             changed = differences(record["settings"], asked)
             clock = StageClock(path, record)
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise DataError(
-                f"{path} is not a quickstart's record of this version; choose another --out."
-            ) from None
+            raise DataError(f"{path} is not a quickstart's record of this version; choose another --out.") from None
         if changed:
             raise ConfigError(
                 f"{out} holds a quickstart with other settings ({'; '.join(changed)}); choose another --out or go on "
