@@ -3,6 +3,7 @@
 import pytest
 
 from areca.cli.main import main
+from areca.config import differences
 
 
 @pytest.fixture
@@ -40,9 +41,20 @@ def test_ladders_that_cannot_be(capsys, tiny_store, tmp_path, options, words):
     _refused(capsys, ["ladder", tiny_store, "--out", tmp_path / "out", *options], *words)
 
 
+def test_budgets_in_any_order_and_none_twice(capsys, tiny_store, tmp_path):
+    """Runs are named by three digits of their budget, so two closer than that would be one."""
+    ladder = ["ladder", tiny_store, "--out", tmp_path / "out", "--context", "16", "--budgets"]
+    _refused(capsys, [*ladder, "1.0001e8", "1e8"], "a budget is given twice, to three digits")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
-    [(["--seed", "-1"], ["seed is -1"]), (["--seed", str(2**32)], ["seed is 4294967296"])],
+    [
+        (["--seed", "-1"], ["seed is -1"]),
+        (["--seed", str(2**32)], ["seed is 4294967296"]),
+        (["--drop-highest", "-1"], ["drop_highest is -1"]),
+    ],
 )
 def test_seeds_that_cannot_be(capsys, table, options, words):
     columns = ["--n-params", "n", "--n-tokens", "d", "--loss", "l"]
@@ -98,6 +110,49 @@ def test_command_lines_that_cannot_be_parsed(capsys, argv, words):
     error = _refused(capsys, argv, *words)
     assert ".;" not in error
     assert "NoneType" not in error
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--from-step", "4"], ["--from-step 4", "give --resume with it."]),
+        (["--from-step", "4", "--auto-resume"], ["--from-step 4", "give --resume with it, in place of --auto-resume."]),
+        (["--resume", "--auto-resume"], ["--resume and --auto-resume are both given"]),
+    ],
+)
+def test_ways_to_resume_that_contradict_each_other(capsys, tmp_path, options, words):
+    _refused(capsys, ["train", tmp_path / "run.toml", "--out", tmp_path / "run", *options], *words)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("ramp = [[0, 4]]", "ramp = [[5, 4]]"), ["batch.ramp is [[5, 4]];", "as in [[0, 16]]."]),
+        (("ramp = [[0, 4]]", "ramp = [[0, 4, 5]]"), ["rows of 2 values, not [0, 4, 5]"]),
+        (("seed = 1", "seed = true"), ["run.toml.seed is true; it must be a whole number."]),
+        (("seed = 1", "seed = 1.5"), ["run.toml.seed is 1.5; it must be a whole number."]),
+        (("tokens = 1024", ""), ["run.toml.tokens is missing"]),
+        (("context = 16", "context = 16\nweights = [['big', 'x']]"), ["weights is 'x'; it must be a number."]),
+    ],
+)
+def test_settings_are_shown_as_a_user_writes_them(capsys, tiny_store, tmp_path, change, words):
+    text = (
+        "tokens = 1024\nseed = 1\n[model]\nvocab_size = 300\nd_model = 16\nn_layers = 1\nn_heads = 2\n"
+        f'[data]\nstore = "{tiny_store}"\ncontext = 16\n[batch]\nramp = [[0, 4]]\n'
+    )
+    assert change[0] in text
+    (tmp_path / "run.toml").write_text(text.replace(*change))
+    _refused(capsys, ["train", tmp_path / "run.toml", "--out", tmp_path / "run"], *words)
+
+
+def test_what_changed_is_said_in_the_words_of_a_configuration():
+    old, new = {"a": None, "b": True, "c": [[0, 4]], "d": "x"}, {"a": 3, "b": False, "c": ((0, 8),), "d": "y"}
+    assert differences(old, new) == ["a: not set -> 3", "b: true -> false", "c: [[0, 4]] -> [[0, 8]]", "d: 'x' -> 'y'"]
+
+
+@pytest.mark.parametrize("chips", ["0", "-4"])
+def test_a_model_on_no_chips(capsys, chips):
+    _refused(capsys, ["count", "palm-8b", "--chips", chips], f"chips is {chips}", "at least 1")
 
 
 def test_numbers_beyond_reason_are_refused_before_they_overflow(capsys, tmp_path):

@@ -239,10 +239,10 @@ def test_a_table_whose_columns_must_be_named_goes_through_fit(tmp_path, capsys, 
 
 def test_a_plan_from_a_table_in_json_is_one_from_its_rows(tmp_path, capsys):
     rng = np.random.default_rng(0)
-    rows = []
-    for n in (1e6, 3e6, 1e7, 3e7, 1e8):
-        for d in (1e8, 1e9, 1e10):
-            rows.append({"n_params": n, "n_tokens": d, "loss": _loss(n, d) * (1 + 0.003 * rng.standard_normal())})
+    rows = [
+        {"n_params": n, "n_tokens": d, "loss": _loss(n, d) * (1 + 0.003 * rng.standard_normal())}
+        for n, d in itertools.product((1e6, 3e6, 1e7, 3e7, 1e8), (1e8, 1e9, 1e10))
+    ]
     (tmp_path / "runs.json").write_text(json.dumps(rows))
     (tmp_path / "runs.jsonl").write_text("\n".join(map(json.dumps, rows)))
     found = []

@@ -63,8 +63,8 @@ def plan_ladder(
     budgets = tuple(sorted(float(b) for b in budgets))
     if not budgets or not all(0 < b < 1e30 for b in budgets):
         raise ConfigError(f"budgets are {list(budgets)}; give positive numbers of FLOPs, such as 3e11 1e12 3e12.")
-    if len(set(budgets)) < len(budgets):
-        raise ConfigError(f"a budget is given twice in {list(budgets)}.")
+    if len({f"{b:.2e}" for b in budgets}) < len(budgets):  # as runs are named
+        raise ConfigError(f"a budget is given twice, to three digits, in {list(budgets)}; leave one out.")
     if not shapes and not 1 <= sizes <= len(WIDTHS) // 2:
         raise ConfigError(f"sizes is {sizes}; give 1 to {len(WIDTHS) // 2} (a law needs four or more).")
     if context < 1:

@@ -123,7 +123,7 @@ def look(run_dir: Path, wanted: dict[str, Any], resume: Resume, say: Callable[[s
         say(f"{run_dir} is resumed in another environment, so from here its bits may differ: {'; '.join(moved)}.")
     if not (run_dir / "result.json").exists():
         return None
-    say(f"{run_dir} is finished already; this is its result.")
+    say(f"{run_dir} is finished already.")
     return read_json(run_dir / "result.json")
 
 
