@@ -140,7 +140,7 @@ KINDS = {int: "a whole number", float: "a number", str: "a string", bool: "true 
 def from_dict(values: dict[str, Any], cls: type = RunConfig, where: str = "config") -> Any:
     """The inverse of `to_dict`; ConfigError names an unknown, missing or mistyped field by its dotted path."""
     if not isinstance(values, dict):
-        raise ConfigError(f"{where} must be a table of settings, not {values!r}.")
+        raise ConfigError(f"{where} must be a table of settings, not {'null' if values is None else shown(values)}.")
     hints = get_type_hints(cls)
     known = {f.name for f in fields(cls)}
     for name in values:
@@ -223,6 +223,6 @@ def shown(value: Any) -> str:
 
 __all__ = [
     "BatchConfig", "CheckpointConfig", "DataConfig", "EvalConfig", "GuardConfig", "ModelConfig", "OptimizerConfig",
-    "ParallelConfig",
-    "RunConfig", "ScheduleConfig", "check_seed", "differences", "from_dict", "load", "read_table", "replace", "shown", "to_dict",
+    "ParallelConfig", "RunConfig", "ScheduleConfig", "check_seed", "differences", "from_dict", "load", "read_table",
+    "replace", "shown", "to_dict",
 ]  # fmt: skip

@@ -90,6 +90,20 @@ def locked(directory: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def check_place(path: Path | str) -> None:
+    """Raises the OSError that writing the file `path` would end in, as far as it can be seen, before work is done."""
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    parent = path.parent
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(parent))
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(parent))
+
+
 def sync_directory(path: Path) -> None:
     """Makes the names in `path` durable (a rename alone is not, on a power cut)."""
     handle = os.open(path, os.O_RDONLY)
@@ -113,13 +127,18 @@ def read_json(path: Path | str) -> Any:
         raise DataError(f"{path} does not exist.") from None
     except IsADirectoryError:
         raise DataError(f"{path} is a directory where a JSON file was expected.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not text in UTF-8, so it is not JSON; restore it or remove it.") from None
+    except (json.JSONDecodeError, RecursionError) as error:
         raise DataError(f"{path} is not valid JSON ({error}); restore it or remove it.") from None
 
 
 def read_table(path: str | Path) -> Any:
     """The values in a TOML or JSON file, not checked; ConfigError or DataError when there are none."""
     path = Path(path)
+    if path.is_dir():
+        inside = path / "run.json"
+        raise ConfigError(f"{path} is a directory; name a .toml or .json file{f', as {inside}' * inside.is_file()}.")
     if path.suffix == ".json":
         return read_json(path)
     if path.suffix != ".toml":
@@ -128,7 +147,9 @@ def read_table(path: str | Path) -> Any:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not text in UTF-8, so it is not TOML.") from None
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML ({error}).") from None
 
 

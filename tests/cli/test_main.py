@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import types
 
 import pytest
 
-from areca import __version__
+from areca import __version__, files
 from areca.cli.main import VERBS, main
 from areca.errors import DataError, Interrupted
 
@@ -88,6 +89,44 @@ def test_a_full_disk_is_a_sentence_and_other_faults_are_ours(monkeypatch, capsys
     _verb(monkeypatch, _raise(OSError(errno.EIO, "Input/output error", "runs/a")))
     with pytest.raises(OSError, match="Input/output"):
         main(["count"])
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        ("train", "free some and go on with --resume."),
+        ("quickstart", "free some and give the same command: it goes on."),
+        ("fit", "free some and run it again."),
+    ],
+)
+def test_a_full_disk_says_how_the_verb_goes_on(monkeypatch, capsys, verb, words):
+    module = types.ModuleType(f"areca.cli.{verb}")
+    module.run = _raise(OSError(errno.ENOSPC, "No space left on device"))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, f"areca.cli.{verb}", module)
+    assert main([verb]) == 2
+    assert capsys.readouterr().err == f"areca {verb}: the disk is full while writing the output directory; {words}\n"
+
+
+def test_errors_name_the_file_a_user_asked_for_and_no_temporary_one(tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        files.write_atomic(tmp_path / "law.json", "{}")
+    assert caught.value.filename == str(tmp_path / "law.json")
+    long = tmp_path / ("x" * 250 + ".json")
+    with pytest.raises(OSError, match="too long") as caught:
+        files.write_atomic(long, "{}")
+    assert caught.value.filename == str(long)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_little_memory_is_a_sentence(monkeypatch, capsys):
+    _verb(monkeypatch, _raise(MemoryError("Unable to allocate 3.64 TiB")))
+    assert main(["count"]) == 2
+    said = "areca count: there is not enough memory (Unable to allocate 3.64 TiB); ask for less.\n"
+    assert capsys.readouterr().err == said
 
 
 def test_json_is_the_whole_of_standard_output():

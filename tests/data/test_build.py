@@ -187,7 +187,7 @@ def test_a_split_far_from_what_was_asked_is_said(tmp_path):
     lines: list[str] = []
     build(tmp_path / "out", f"t={tmp_path / 'd'}", progress=lines.append, heldout_fraction=0.05)
     (note,) = [line for line in lines if line.startswith("note: ")]
-    assert "of the text is held out where 5.0% was asked" in note
+    assert "of the text is held out where 5% was asked" in note
     assert "it has 4 documents" in note
 
 

@@ -112,7 +112,7 @@ def show(store: Path, /, *, sample: int = 0, mixture: int = 0, verify: bool = Fa
 
     opened = TokenStore.open(store, verify=verify)
     shown = samples.samples(opened, sample)
-    mixed = samples.mixture(opened, mixture) if mixture > 0 else []
+    mixed = samples.mixture(opened, mixture) if mixture else []
     if json:
         asked = {"verified": True if verify else None, "samples": shown if sample else None, "mixture": mixed or None}
         print_json(opened.meta | {k: v for k, v in asked.items() if v is not None})

@@ -61,8 +61,11 @@ def fit(
     from pathlib import Path
 
     from areca.cli.options import print_json
+    from areca.files import check_place
     from areca.laws import fit_laws, load
 
+    if out:
+        check_place(out)
     observations = load(paths, n_params=n_params, n_tokens=n_tokens, flops=flops, loss=loss, flops_kind=flops_kind)
     law = fit_laws(
         observations,

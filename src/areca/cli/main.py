@@ -51,6 +51,9 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except MemoryError as error:
+        print(f"areca {verb}: there is not enough memory ({error or 'no size given'}); ask for less.", file=sys.stderr)
+        return 2
     except OSError as error:
         sentence = of_the_system(error, GOES_ON.get(verb, "run it again"))
         if sentence is None:

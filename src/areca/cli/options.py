@@ -21,6 +21,9 @@ def call(function: Callable[..., Any], argv: list[str], prog: str) -> Any:
     import tyro
 
     bind = _with_hints(function)
+    first = next(iter(inspect.signature(function).parameters.values()), None)
+    if argv and not argv[0] and first is not None and first.kind is first.POSITIONAL_ONLY:
+        raise ConfigError(f"{first.name.upper()} is empty text; see `{prog} --help`.")  # an unset variable of a shell
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):

@@ -50,10 +50,12 @@ def plan(
 
     from areca.cli.options import print_json
     from areca.config import to_dict
-    from areca.files import write_json
+    from areca.files import check_place, write_json
     from areca.plan.template import make_plan, run_config
     from areca.study import recipe
 
+    for path in filter(None, (out, config_out)):
+        check_place(path)  # so that neither is written if the other can't be
     result, template = make_plan(
         law, flops, vocab_size=vocab_size, context=context, batch=batch, level=level, rule=recipe
     )

@@ -78,7 +78,7 @@ def build_store(
     given = load_tokenizer(tokenizer) if tokenizer is not None else None
     if given is not None and vocab_size not in (None, given.vocab_size):
         raise ConfigError(f"{tokenizer} has {given.vocab_size} tokens, not {vocab_size}; leave --vocab-size out.")
-    vocab_size = given.vocab_size if given else (vocab_size or VOCAB_SIZE)
+    vocab_size = given.vocab_size if given else VOCAB_SIZE if vocab_size is None else vocab_size
     check_vocab_size(vocab_size)
     inputs = {
         "build": BUILD, "sources": [a | {"weight": s.weight} for s, a in zip(parsed, identify(parsed), strict=True)],

@@ -96,11 +96,13 @@ class Spool:
         if share > max(2 / 3, 2 * fraction):
             raise DataError(
                 f"the corpus {name!r} has only {number}, and {share:.0%} of its text would be held out where "
-                f"{fraction:.3g} was asked; {mend} with --heldout 0."
+                f"{100 * fraction:.3g}% was asked; {mend} with --heldout 0."
             )
         if not fraction / 4 <= share <= 2 * fraction:
-            say(f"note: {name}: {share:.1%} of the text is held out where {fraction:.1%} was asked, as whole documents "
-                f"are split and it has {number}")  # fmt: skip
+            say(
+                f"note: {name}: {share:.1%} of the text is held out where {100 * fraction:.3g}% was asked, as whole "
+                f"documents are split and it has {number}"
+            )
         return threshold
 
     def documents(self) -> Iterator[tuple[int, str]]:

@@ -120,6 +120,9 @@ def make_plan(
     rule: Rule | None = None,
 ) -> tuple[Plan, Template | None]:
     """`plan_run` from files: a law.json, or runs to fit first; what is left 0 is as in the runs behind the law."""
+    for name, value in (("vocab-size", vocab_size), ("context", context), ("batch", batch)):
+        if value < 0:
+            raise ConfigError(f"--{name} is {value}; it must be at least 1.")
     path = Path(law)
     taken: list[str] = []  # of the runs, where the law is fitted here
     if path.is_file() and path.suffix == ".json" and not isinstance(read_json(path), list):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from areca.config import ModelConfig, RunConfig, check_seed, differences, to_dict
+from areca.config import ModelConfig, RunConfig, differences, to_dict
 from areca.data.order import Order
 from areca.data.store import TokenStore
 from areca.errors import ConfigError, DataError
@@ -59,7 +59,7 @@ def plan_ladder(
     `epochs` is how often a run may read the same text; beyond one, repeated tokens count as new ones in the law.
     Raises ConfigError for budgets or sizes that can't be used, DataError when the store has too few tokens.
     """
-    check_seed(seed * 1000 + 999, "1000 x seed + 999")
+    recipe.check_family_seed(seed)
     budgets = tuple(sorted(float(b) for b in budgets))
     if not budgets or not all(0 < b < 1e30 for b in budgets):
         raise ConfigError(f"budgets are {list(budgets)}; give positive numbers of FLOPs, such as 3e11 1e12 3e12.")

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from areca.config import check_seed, differences
+from areca.config import differences
 from areca.errors import ConfigError, DataError
 from areca.files import LOCK, leftovers, locked, read_json, write_json
 from areca.runtime import available_cores
@@ -54,7 +54,7 @@ class Settings:
         """The ladder's budgets in exact FLOPs, rounded to two digits."""
         if not 2.0 <= self.minutes <= 10_000:
             raise ConfigError(f"minutes is {self.minutes:g}; a ladder worth fitting takes from 2 to 10000.")
-        check_seed(self.seed * 1000 + 999, "1000 x seed + 999")
+        recipe.check_family_seed(self.seed)
         total = (self.minutes - OVERHEAD_MINUTES) * FLOPS_PER_MINUTE
         smallest = total / (SIZES * sum(RUNGS) + STRETCH * RUNGS[-1])
         return tuple(float(f"{smallest * r:.1e}") for r in RUNGS)

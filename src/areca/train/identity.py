@@ -93,6 +93,8 @@ def look(run_dir: Path, wanted: dict[str, Any], resume: Resume, say: Callable[[s
         killed = (run_dir / ".lock").exists()
         if resume == "must" and not killed:
             raise CheckpointError(f"{run_dir} holds no run to resume; leave out --resume to start one there.")
+        if run_dir.exists() and not run_dir.is_dir():
+            raise ConfigError(f"{run_dir} is a file; name a directory with --out.")
         if not unstarted(run_dir):
             raise ConfigError(f"{run_dir} is not empty and holds no run; choose another --out.")
         if resume != "never":
