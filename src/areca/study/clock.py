@@ -14,7 +14,7 @@ from typing import Any
 
 from areca.files import write_json
 
-BEAT_SECONDS = 5.0  # what a kill can lose of the time it took
+BEAT_SECONDS = 2.0  # what a kill can lose of the time it took
 
 
 class StageClock:
