@@ -88,10 +88,10 @@ def show_losses(options: argparse.Namespace) -> None:
         )  # fmt: skip
 
     first = {(name, rate): run(name, rate, 0) for name in models for rate in RATES}
-    losses = losses_of(list(first.values()), options.out)
+    losses = losses_of(list(first.values()))
     best = {name: min(RATES, key=lambda r: losses[first[name, r].name]) for name in models}
     jobs = {(name, seed): run(name, best[name], seed) for name in models for seed in range(options.seeds)}
-    losses |= losses_of(list(jobs.values()), options.out)
+    losses |= losses_of(list(jobs.values()))
     rows = []
     for name, model in models.items():
         mine = [losses[jobs[name, seed].name] for seed in range(options.seeds)]

@@ -1,6 +1,5 @@
-"""Many small runs for a comparison of losses: one process a core, finished ones kept, diverged ones remembered."""
+"""Many small runs for a comparison of losses: one process a core, finished and diverged ones not made again."""
 
-import json
 import math
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from areca.config import (
     RunConfig,
     ScheduleConfig,
 )
-from areca.errors import TrainingError
 from areca.model.counts import exact_flops_per_token
 from areca.study.pool import Job, run_jobs
 
@@ -50,19 +48,13 @@ def job_of(
     return Job(name, config, out / "runs" / name, {}, exact_flops_per_token(model, context) * tokens)
 
 
-def losses_of(jobs: list[Job], out: Path) -> dict[str, float]:
+def losses_of(jobs: list[Job]) -> dict[str, float]:
     """Held-out loss of every run by its name; infinity for one that diverged."""
-    noted = out / "diverged.json"
-    diverged = set(json.loads(noted.read_text())) if noted.exists() else set()
     losses: dict[str, float] = {}
-    while left := [j for j in jobs if j.name not in losses and j.name not in diverged]:
-        try:
-            run_jobs(left, threads=1, on_progress=lambda *_: None,
-                     on_result=lambda name, result: losses.__setitem__(name, result["loss"]))  # fmt: skip
-        except TrainingError as error:
-            if "not finite" not in str(error) and "diverged" not in str(error):
-                raise
-            diverged.add(next(j.name for j in left if str(error).startswith(f"run {j.name}:")))
-            noted.parent.mkdir(parents=True, exist_ok=True)
-            noted.write_text(json.dumps(sorted(diverged)))
-    return losses | {j.name: math.inf for j in jobs if j.name in diverged}
+    run_jobs(
+        [[job] for job in jobs],
+        on_progress=lambda *_: None,
+        on_result=lambda name, result: losses.__setitem__(name, result["loss"]),
+        on_diverged=lambda name, _: losses.__setitem__(name, math.inf),
+    )
+    return losses

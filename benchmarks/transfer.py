@@ -45,7 +45,7 @@ def main() -> None:
             for seed in range(options.seeds)
             if not (p == "mup" and width == min(options.widths))  # the same runs as PaLM's
         ]
-        losses = losses_of(jobs, options.out)
+        losses = losses_of(jobs)
         for p in PARAMETRIZATIONS:
             for rate in options.rates:
                 names = [

@@ -4,7 +4,7 @@ A run's numbers are a function of its RunConfig, the token store's fingerprint, 
 are written to run.json. Quantities along training (warm-up, batch ramp) are in tokens, so they hold across batches.
 """
 
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
@@ -134,10 +134,13 @@ def _plain(value: Any) -> Any:
     return value
 
 
+KINDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
+
+
 def from_dict(values: dict[str, Any], cls: type = RunConfig, where: str = "config") -> Any:
     """The inverse of `to_dict`; ConfigError names an unknown, missing or mistyped field by its dotted path."""
     if not isinstance(values, dict):
-        raise ConfigError(f"{where} must be a table of settings, not {values!r}.")
+        raise ConfigError(f"{where} must be a table of settings, not {'null' if values is None else shown(values)}.")
     hints = get_type_hints(cls)
     known = {f.name for f in fields(cls)}
     for name in values:
@@ -146,10 +149,12 @@ def from_dict(values: dict[str, Any], cls: type = RunConfig, where: str = "confi
     arguments: dict[str, Any] = {}
     for name, value in values.items():
         arguments[name] = _value(value, hints[name], f"{where}.{name}")
-    try:
-        return cls(**arguments)
-    except TypeError as error:
-        raise ConfigError(f"{where}: {str(error).removeprefix(cls.__name__ + '.__init__() ')}.") from None
+    needed = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
+    if missing := [f"{where}.{name}" for name in needed if name not in arguments]:
+        raise ConfigError(
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; set what is needed."
+        )
+    return cls(**arguments)
 
 
 def _value(value: Any, hint: Any, where: str) -> Any:
@@ -157,24 +162,26 @@ def _value(value: Any, hint: Any, where: str) -> Any:
         return from_dict(value, hint, where)
     if getattr(hint, "__origin__", None) is tuple:
         if not isinstance(value, list | tuple):
-            raise ConfigError(f"{where} must be a list, not {value!r}.")
+            raise ConfigError(f"{where} must be a list, not {shown(value)}.")
         inner = hint.__args__[0]
         if getattr(inner, "__origin__", None) is tuple:
             rows = []
             for row in value:
                 if not isinstance(row, list | tuple) or len(row) != len(inner.__args__):
-                    raise ConfigError(f"{where} must be a list of rows of {len(inner.__args__)} values, not {row!r}.")
+                    raise ConfigError(
+                        f"{where} must be a list of rows of {len(inner.__args__)} values, not {shown(row)}."
+                    )
                 rows.append(tuple(_value(v, h, where) for v, h in zip(row, inner.__args__, strict=True)))
             return tuple(rows)
         return tuple(_value(v, inner, where) for v in value)
     if getattr(hint, "__origin__", None) is Literal:
         if value not in hint.__args__:
-            raise ConfigError(f"{where} is {value!r}; choose one of {', '.join(map(repr, hint.__args__))}.")
+            raise ConfigError(f"{where} is {shown(value)}; choose one of {', '.join(map(shown, hint.__args__))}.")
         return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
-        raise ConfigError(f"{where} is {value!r}; it must be of type {hint.__name__}.")
+        raise ConfigError(f"{where} is {shown(value)}; it must be {KINDS.get(hint, hint.__name__)}.")
     return value
 
 
@@ -190,19 +197,32 @@ def check_seed(seed: int, name: str = "seed") -> None:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
-    """`["model.d_model: 64 -> 96", ...]`: what changed between two configurations as dictionaries."""
+    """`["model.d_model: 64 -> 96", ...]`: what changed between two configurations as dictionaries, in TOML's words."""
     found: list[str] = []
     for key in sorted(old.keys() | new.keys()):
         a, b = old.get(key), new.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
             found += differences(a, b, f"{prefix}{key}.")
         elif a != b:
-            found.append(f"{prefix}{key}: {a!r} -> {b!r}")
+            found.append(f"{prefix}{key}: {shown(a)} -> {shown(b)}")
     return found
+
+
+def shown(value: Any) -> str:
+    """A setting as a user wrote it or would write it in TOML: `[[0, 16]]`, `'cosine'`, `true`; `not set` for None."""
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(shown, value))}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k} = {shown(v)}" for k, v in value.items()) + "}"
+    return repr(value)
 
 
 __all__ = [
     "BatchConfig", "CheckpointConfig", "DataConfig", "EvalConfig", "GuardConfig", "ModelConfig", "OptimizerConfig",
-    "ParallelConfig",
-    "RunConfig", "ScheduleConfig", "check_seed", "differences", "from_dict", "load", "read_table", "replace", "to_dict",
+    "ParallelConfig", "RunConfig", "ScheduleConfig", "check_seed", "differences", "from_dict", "load", "read_table",
+    "replace", "shown", "to_dict",
 ]  # fmt: skip

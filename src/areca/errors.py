@@ -5,7 +5,13 @@ and exits with `exit_code`; a traceback is only ever shown for a fault of ours.
 """
 
 import difflib
+import errno
 from collections.abc import Iterable
+
+# What is wrong with a path that a user gave: a file where a directory must be, and the like.
+_NAMING = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOENT, errno.ENOTEMPTY}
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_FORBIDDEN = {errno.EACCES, errno.EROFS, errno.EPERM}
 
 
 class ArecaError(Exception):
@@ -26,7 +32,11 @@ class CheckpointError(ArecaError):
     """A checkpoint or a run directory that is missing, damaged or belongs to another configuration."""
 
 
-class RunBusyError(CheckpointError):
+class BusyError(ArecaError):
+    """Another process works in the directory."""
+
+
+class RunBusyError(CheckpointError, BusyError):
     """Another process trains in the run directory."""
 
 
@@ -52,3 +62,18 @@ def closest(word: str, known: Iterable[str]) -> str:
     """The clause `" (did you mean 'train'?)"` to append to a message, or nothing if no known word is close."""
     match = difflib.get_close_matches(word, list(known), n=1)
     return f" (did you mean {match[0]!r}?)" if match else ""
+
+
+def of_the_system(error: OSError, again: str = "run it again", place: str = "") -> str | None:
+    """A sentence for what the system refused and a user can mend (a full disk, a path, a permission); None otherwise.
+
+    `again` is how the work goes on once the disk has room, `place` what is named where the error names no file.
+    """
+    where = error.filename or place
+    if error.errno in _FULL:
+        return f"the disk is full while writing {where or 'the output directory'}; free some and {again}."
+    if where and error.errno in _FORBIDDEN:
+        return f"no permission to use {where} ({error.strerror}); change its permissions or give another path."
+    if where and error.errno in _NAMING:
+        return f"{where} can't be used ({error.strerror}); give another path."
+    return None

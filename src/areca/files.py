@@ -1,9 +1,12 @@
-"""Files that are whole or absent: atomic writes, JSON, JSON lines, TOML, digests.
+"""Files that are whole or absent: atomic writes, JSON, JSON lines, TOML, digests; directories held by one process.
 
 Readers raise DataError (ConfigError for a TOML file) with one sentence; writers never leave half a file under the
 final name.
 """
 
+import contextlib
+import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -13,16 +16,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from areca.errors import ConfigError, DataError
+from areca.errors import BusyError, ConfigError, DataError
+
+LOCK = ".lock"
 
 
 def write_atomic(path: Path | str, content: bytes | str) -> None:
-    """Writes `content` under `path` so that a reader sees the old file or the new one, also after a power cut."""
+    """Writes `content` under `path` so that a reader sees the old file or the new one, also after a power cut.
+
+    An OSError names `path`, whichever file of ours the system refused.
+    """
     path = Path(path)
     data = content.encode("utf-8") if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    temporary = ""
     try:
+        if path.is_dir():  # said before anything is written; the rename would refuse it too
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
         with os.fdopen(handle, "wb") as f:
             f.write(data)
             f.flush()
@@ -30,9 +41,67 @@ def write_atomic(path: Path | str, content: bytes | str) -> None:
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
         sync_directory(path.parent)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+    except BaseException as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None:
+            raise OSError(error.errno, error.strerror, str(path)) from None
         raise
+
+
+def leftovers(directory: Path, name: str) -> set[str]:
+    """Names of what killed atomic writes of `name` left in `directory`."""
+    return {p.name for p in directory.glob(f".{name}.*.tmp")}
+
+
+def take_lock(directory: Path, doing: str = "in use") -> int:
+    """Locks a directory for this process, made if it is not there, until the handle is closed or the process ends.
+
+    Raises BusyError, with the holder's pid, if another process has it: "DIR is `doing` by another process".
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    handle = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            holder = os.read(handle, 32).decode("ascii", "replace").strip()
+            raise BusyError(
+                f"{directory} is {doing} by another process{f' (pid {holder})' if holder else ''}; wait until it ends,"
+                " stop it, or choose another --out."
+            ) from None
+        os.ftruncate(handle, 0)
+        os.write(handle, f"{os.getpid()}\n".encode())
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Keeps every other process out of a directory that locks it too; BusyError if one is in it already."""
+    handle = take_lock(directory)
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def check_place(path: Path | str) -> None:
+    """Raises the OSError that writing the file `path` would end in, as far as it can be seen, before work is done."""
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    parent = path.parent
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(parent))
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(parent))
 
 
 def sync_directory(path: Path) -> None:
@@ -58,13 +127,18 @@ def read_json(path: Path | str) -> Any:
         raise DataError(f"{path} does not exist.") from None
     except IsADirectoryError:
         raise DataError(f"{path} is a directory where a JSON file was expected.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not text in UTF-8, so it is not JSON; restore it or remove it.") from None
+    except (json.JSONDecodeError, RecursionError) as error:
         raise DataError(f"{path} is not valid JSON ({error}); restore it or remove it.") from None
 
 
 def read_table(path: str | Path) -> Any:
     """The values in a TOML or JSON file, not checked; ConfigError or DataError when there are none."""
     path = Path(path)
+    if path.is_dir():
+        inside = path / "run.json"
+        raise ConfigError(f"{path} is a directory; name a .toml or .json file{f', as {inside}' * inside.is_file()}.")
     if path.suffix == ".json":
         return read_json(path)
     if path.suffix != ".toml":
@@ -73,7 +147,9 @@ def read_table(path: str | Path) -> Any:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not text in UTF-8, so it is not TOML.") from None
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML ({error}).") from None
 
 

@@ -1,8 +1,11 @@
 """A user's mistake gets one sentence and exit code 2, whatever the verb; nothing is left behind."""
 
+import json
+
 import pytest
 
 from areca.cli.main import main
+from areca.config import differences
 
 
 @pytest.fixture
@@ -44,9 +47,22 @@ def test_ladders_that_cannot_be(capsys, tiny_store, tmp_path, options, words):
     _refused(capsys, ["ladder", tiny_store, "--out", tmp_path / "out", *options], *words)
 
 
+def test_budgets_in_any_order_and_none_twice(capsys, tiny_store, tmp_path):
+    """Runs are named by three digits of their budget, so two closer than that would be one."""
+    ladder = ["ladder", tiny_store, "--out", tmp_path / "out", "--context", "16", "--budgets"]
+    _refused(capsys, [*ladder, "1.0001e8", "1e8"], "a budget is given twice, to three digits")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
-    [(["--seed", "-1"], ["seed is -1"]), (["--seed", str(2**32)], ["seed is 4294967296"])],
+    [
+        (["--seed", "-1"], ["seed is -1"]),
+        (["--seed", str(2**32)], ["seed is 4294967296"]),
+        (["--drop-highest", "-1"], ["drop_highest is -1"]),
+        (["--delta", "inf"], ["delta is inf"]),
+        (["--bootstrap", "100000000000"], ["the bootstrap has 100000000000 samples"]),
+    ],
 )
 def test_seeds_that_cannot_be(capsys, table, options, words):
     columns = ["--n-params", "n", "--n-tokens", "d", "--loss", "l"]
@@ -93,6 +109,8 @@ def test_settings_that_would_only_show_as_nan(capsys, tiny_store, tmp_path):
         (["count", "palm-8b", "--context", "long"], ["--context is 'long', which is not a number;"]),
         (["plan", "law.json", "--flops", "abc"], ["--flops is 'abc', which is not a number;"]),
         (["corpus", "build", "docs", "--out", "x", "--invalid-utf8", "maybe"], ["--invalid-utf8", "maybe"]),
+        (["fit", "runs.csv", "--couplings", "a"], ["--couplings is 'a', which is not a list of numbers;"]),
+        (["ladder", "s", "--out", "o", "--budgets", "1e9", "b"], ["--budgets is '1e9 b', which is not a list of num"]),
         (["fit", "runs.csv", "--seed"], ["--seed", "; see `areca fit --help`."]),
     ],
 )
@@ -100,6 +118,49 @@ def test_command_lines_that_cannot_be_parsed(capsys, argv, words):
     error = _refused(capsys, argv, *words)
     assert ".;" not in error
     assert "NoneType" not in error
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--from-step", "4"], ["--from-step 4", "give --resume with it."]),
+        (["--from-step", "4", "--auto-resume"], ["--from-step 4", "give --resume with it, in place of --auto-resume."]),
+        (["--resume", "--auto-resume"], ["--resume and --auto-resume are both given"]),
+    ],
+)
+def test_ways_to_resume_that_contradict_each_other(capsys, tmp_path, options, words):
+    _refused(capsys, ["train", tmp_path / "run.toml", "--out", tmp_path / "run", *options], *words)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("ramp = [[0, 4]]", "ramp = [[5, 4]]"), ["batch.ramp is [[5, 4]];", "as in [[0, 16]]."]),
+        (("ramp = [[0, 4]]", "ramp = [[0, 4, 5]]"), ["rows of 2 values, not [0, 4, 5]"]),
+        (("seed = 1", "seed = true"), ["run.toml.seed is true; it must be a whole number."]),
+        (("seed = 1", "seed = 1.5"), ["run.toml.seed is 1.5; it must be a whole number."]),
+        (("tokens = 1024", ""), ["run.toml.tokens is missing"]),
+        (("context = 16", "context = 16\nweights = [['big', 'x']]"), ["weights is 'x'; it must be a number."]),
+    ],
+)
+def test_settings_are_shown_as_a_user_writes_them(capsys, tiny_store, tmp_path, change, words):
+    text = (
+        "tokens = 1024\nseed = 1\n[model]\nvocab_size = 300\nd_model = 16\nn_layers = 1\nn_heads = 2\n"
+        f'[data]\nstore = "{tiny_store}"\ncontext = 16\n[batch]\nramp = [[0, 4]]\n'
+    )
+    assert change[0] in text
+    (tmp_path / "run.toml").write_text(text.replace(*change))
+    _refused(capsys, ["train", tmp_path / "run.toml", "--out", tmp_path / "run"], *words)
+
+
+def test_what_changed_is_said_in_the_words_of_a_configuration():
+    old, new = {"a": None, "b": True, "c": [[0, 4]], "d": "x"}, {"a": 3, "b": False, "c": ((0, 8),), "d": "y"}
+    assert differences(old, new) == ["a: not set -> 3", "b: true -> false", "c: [[0, 4]] -> [[0, 8]]", "d: 'x' -> 'y'"]
+
+
+@pytest.mark.parametrize("chips", ["0", "-4"])
+def test_a_model_on_no_chips(capsys, chips):
+    _refused(capsys, ["count", "palm-8b", "--chips", chips], f"chips is {chips}", "at least 1")
 
 
 def test_numbers_beyond_reason_are_refused_before_they_overflow(capsys, tmp_path):
@@ -120,3 +181,105 @@ def test_a_shape_is_counted_from_toml_as_from_json(capsys, tmp_path):
     assert main(["count", str(tmp_path / "run.toml")]) == 0
     assert "T 32" in capsys.readouterr().out
     _refused(capsys, ["count", tmp_path / "missing.toml"], "missing.toml does not exist")
+
+
+@pytest.fixture
+def law(table, tmp_path, capsys):
+    columns = ["--n-params", "n", "--n-tokens", "d", "--loss", "l"]
+    assert main(["fit", str(table), *columns, "--bootstrap", "50", "--out", str(tmp_path / "law.json")]) == 0
+    capsys.readouterr()
+    return tmp_path / "law.json"
+
+
+def test_of_two_files_to_write_none_is_written_where_one_cannot_be(capsys, law, tmp_path):
+    """Seen before anything is computed, too: a fit of hours is not lost to a misspelt --out."""
+    (tmp_path / "tree").mkdir()
+    plan = ["plan", law, "--flops", "1e18", "--vocab-size", "1000", "--context", "128"]
+    _refused(capsys, [*plan, "--config-out", tmp_path / "run.json", "--store", "s", "--out", tmp_path / "tree"], "tree")
+    assert not (tmp_path / "run.json").exists()
+    _refused(capsys, ["fit", tmp_path / "runs.csv", "--loss", "none", "--out", tmp_path / "tree"], "tree can't be used")
+    _refused(
+        capsys, ["fit", tmp_path / "runs.csv", "--out", law / "x.json"], "law.json can't be used (Not a directory)"
+    )
+
+
+@pytest.mark.parametrize("option", ["vocab-size", "context", "batch"])
+def test_negative_sizes_of_a_plan(capsys, law, option):
+    sizes = {"vocab-size": "1000", "context": "64", "batch": "4"} | {option: "-3"}
+    options = [word for name, value in sizes.items() for word in (f"--{name}", value)]
+    _refused(capsys, ["plan", law, "--flops", "1e18", *options], f"--{option} is -3; it must be at least 1.")
+
+
+def test_a_budget_of_more_tokens_than_64_bits_count(capsys, law):
+    argv = ["plan", str(law), "--flops", "1e35", "--vocab-size", "1000", "--context", "64", "--json"]
+    assert main(argv) == 0
+    assert json.loads(capsys.readouterr().out)["best"]["n_tokens"] > 2**63
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["fit", ""], ["PATHS is empty text"]),
+        (["plan", "", "--flops", "1"], ["LAW is empty text"]),
+        (["train", "null.json", "--out", "run"], ["null.json must be a table of settings, not null"]),
+        (["train", "latin.json", "--out", "run"], ["latin.json is not text in UTF-8, so it is not JSON"]),
+        (["train", "latin.toml", "--out", "run"], ["latin.toml is not text in UTF-8, so it is not TOML"]),
+        (["train", "empty.toml", "--out", "run"], ["empty.toml.tokens are missing"]),
+        (["train", "deep.json", "--out", "run"], ["deep.json is not valid JSON"]),
+        (["count", "tree"], ["tree is a directory; name a .toml or .json file, as tree/run.json."]),
+        (["plan", "null.json", "--flops", "1e18"], ["null.json is not a law written by `areca fit`; fit it again"]),
+        (["quickstart", "--out", "q", "--seed", "-1"], ["seed is -1; it must be a whole number from 0 to 4294966"]),
+        (["quickstart", "--out", "null.json"], ["null.json can't be used (Not a directory)"]),
+    ],
+)
+def test_files_that_are_something_else(capsys, tmp_path, monkeypatch, argv, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "null.json").write_text("null")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    (tmp_path / "empty.toml").write_text("")
+    for name in ("latin.json", "latin.toml"):
+        (tmp_path / name).write_bytes(b"tokens = \xe9")
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "run.json").write_text("{}")
+    before = sorted(tmp_path.rglob("*"))
+    error = _refused(capsys, argv, *words)
+    assert error.count("\n") == 1
+    assert "NoneType" not in error
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_run_is_not_made_where_a_file_is(capsys, tiny_store, tmp_path):
+    (tmp_path / "run.toml").write_text(
+        "tokens = 1024\n[model]\nvocab_size = 300\nd_model = 16\nn_layers = 1\nn_heads = 2\n"
+        f'[data]\nstore = "{tiny_store}"\ncontext = 16\n'
+    )
+    _refused(capsys, ["train", tmp_path / "run.toml", "--out", tmp_path / "run.toml"], "run.toml is a file; name a dir")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [(["--sample", "-1"], "--sample is -1"), (["--mixture", "-1"], "--mixture is -1")],
+)
+def test_a_look_at_less_than_nothing(capsys, tiny_store, options, words):
+    _refused(capsys, ["corpus", "show", tiny_store, *options], words)
+
+
+def test_more_samples_than_documents_are_all_documents(capsys, tiny_store):
+    assert main(["corpus", "show", str(tiny_store), "--sample", "99999999999999", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    heldout = sum(c["heldout_documents"] for c in shown["corpora"])
+    assert len(shown["samples"]) == heldout > 0
+
+
+def test_a_vocabulary_of_none_is_not_the_default(capsys, tmp_path):
+    (tmp_path / "a.txt").write_text("some text\n\n" * 900)
+    _refused(capsys, ["corpus", "build", tmp_path / "a.txt", "--out", tmp_path / "o", "--vocab-size", "0"], "257")
+
+
+def test_pieces_larger_than_memory_are_no_trouble(capsys, tmp_path):
+    for i in range(9):
+        (tmp_path / "t").mkdir(exist_ok=True)
+        (tmp_path / "t" / f"{i}.txt").write_text(f"text number {i} with words of its own {i * i}\n" * 9)
+    build = ["corpus", "build", str(tmp_path / "t"), "--out", str(tmp_path / "o"), "--vocab-size", "300", "--json"]
+    assert main([*build, "--no-near-duplicates", "--split-documents", str(10**14)]) == 0
+    assert json.loads(capsys.readouterr().out)["corpora"][0]["read"]["documents"] == 9

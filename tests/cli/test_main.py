@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import types
 
 import pytest
 
-from areca import __version__
+from areca import __version__, files
 from areca.cli.main import VERBS, main
 from areca.errors import DataError, Interrupted
 
@@ -90,6 +91,44 @@ def test_a_full_disk_is_a_sentence_and_other_faults_are_ours(monkeypatch, capsys
         main(["count"])
 
 
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        ("train", "free some and go on with --resume."),
+        ("quickstart", "free some and give the same command: it goes on."),
+        ("fit", "free some and run it again."),
+    ],
+)
+def test_a_full_disk_says_how_the_verb_goes_on(monkeypatch, capsys, verb, words):
+    module = types.ModuleType(f"areca.cli.{verb}")
+    module.run = _raise(OSError(errno.ENOSPC, "No space left on device"))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, f"areca.cli.{verb}", module)
+    assert main([verb]) == 2
+    assert capsys.readouterr().err == f"areca {verb}: the disk is full while writing the output directory; {words}\n"
+
+
+def test_errors_name_the_file_a_user_asked_for_and_no_temporary_one(tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        files.write_atomic(tmp_path / "law.json", "{}")
+    assert caught.value.filename == str(tmp_path / "law.json")
+    long = tmp_path / ("x" * 250 + ".json")
+    with pytest.raises(OSError, match="too long") as caught:
+        files.write_atomic(long, "{}")
+    assert caught.value.filename == str(long)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_little_memory_is_a_sentence(monkeypatch, capsys):
+    _verb(monkeypatch, _raise(MemoryError("Unable to allocate 3.64 TiB")))
+    assert main(["count"]) == 2
+    said = "areca count: there is not enough memory (Unable to allocate 3.64 TiB); ask for less.\n"
+    assert capsys.readouterr().err == said
+
+
 def test_json_is_the_whole_of_standard_output():
     result = _run("count", "palm-8b", "--json")
     assert result.returncode == 0
@@ -111,3 +150,30 @@ def test_help_answers_in_half_a_second(verb):
         seconds.append(time.perf_counter() - started)
     # Alone it is about 0.2 s; other test processes share the cores here. test_imports holds the cause to account.
     assert statistics.median(seconds) < 1.5
+
+
+COMMANDS = [*VERBS, "corpus build", "corpus list", "corpus show", "tokenizer train", "tokenizer show"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example_and_no_default_that_is_none(capsys, command):
+    if command not in ("corpus", "tokenizer"):
+        with pytest.raises(SystemExit) as stop:
+            main([*command.split(), "--help"])
+        assert stop.value.code == 0
+        shown = capsys.readouterr().out
+        assert f"Example: areca {command} " in shown or f"Example: areca {command}\n" in shown
+        for none in ("None", "default: ''", "default: )", "default: False", "default: True", "default) (default"):
+            assert none not in " ".join(shown.split())
+    else:
+        assert main([command, "--help"]) == 0
+        assert f"usage: areca {command}" in capsys.readouterr().out
+
+
+def test_help_shows_a_default_that_is_a_value_and_calls_a_positional_by_its_name(capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "PATHS ..." in shown
+    assert "(default: 1000)" in shown  # --bootstrap
+    assert "(default: 0)" in shown  # --seed

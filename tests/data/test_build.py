@@ -18,7 +18,7 @@ from areca.data import store as store_module
 from areca.data.build import build_store, train_on_sources
 from areca.data.store import TokenStore
 from areca.data.tokenizer import load_tokenizer, train_tokenizer
-from areca.errors import ConfigError, DataError
+from areca.errors import BusyError, ConfigError, DataError
 
 
 def documents(store: TokenStore, corpus: str, split) -> list[bytes]:
@@ -148,6 +148,47 @@ def test_two_documents_give_one_on_each_side(tmp_path):
     build(tmp_path / "out", tmp_path / "d", heldout_fraction=0.001)
     info = TokenStore.open(tmp_path / "out").corpus("d")
     assert (info.train_documents, info.heldout_documents) == (1, 1)
+
+
+def test_a_text_too_small_to_split_as_asked_is_refused_or_said(tmp_path):
+    """Two documents of very unequal size: whichever side the hash gives the large one, the user hears of it."""
+    heard = set()
+    for i in range(12):
+        directory = tmp_path / f"d{i}"
+        directory.mkdir()
+        (directory / "large.txt").write_text(sentence_text(2 * i, 60))
+        (directory / "small.txt").write_text(sentence_text(2 * i + 1, 3))
+        lines: list[str] = []
+        try:
+            meta = build(tmp_path / f"out{i}", f"t={directory}", progress=lines.append, near_duplicates=False)
+        except DataError as error:
+            refusal = str(error)
+            assert "the corpus 't' has only 2 documents, and 95% of its text would be held out" in refusal
+            assert "--split-documents" in refusal
+            assert not (tmp_path / f"out{i}").exists()
+            heard.add("refused")
+            # The way out that the sentence names: finer pieces hold out about what was asked.
+            size = int(refusal.partition("--split-documents ")[2].partition(",")[0])
+            meta = build(tmp_path / f"out{i}", f"t={directory}", split_bytes=size)
+            counts = meta["corpora"][0]
+            held = counts["heldout_tokens"] / (counts["heldout_tokens"] + counts["train_tokens"])
+            assert held < 0.25
+        else:
+            assert meta["corpora"][0]["heldout_documents"] == 1
+            assert not any(line.startswith("note: t: ") for line in lines)  # 5% of it, as asked
+            heard.add("built")
+    assert heard == {"refused", "built"}
+
+
+def test_a_split_far_from_what_was_asked_is_said(tmp_path):
+    for i in range(4):
+        (tmp_path / "d").mkdir(exist_ok=True)
+        (tmp_path / "d" / f"{i}.txt").write_text(sentence_text(i, 10))
+    lines: list[str] = []
+    build(tmp_path / "out", f"t={tmp_path / 'd'}", progress=lines.append, heldout_fraction=0.05)
+    (note,) = [line for line in lines if line.startswith("note: ")]
+    assert "of the text is held out where 5% was asked" in note
+    assert "it has 4 documents" in note
 
 
 def test_duplicates_are_dropped_and_reported_by_kind_and_corpus(tmp_path, text_tree):
@@ -284,13 +325,15 @@ def test_a_killed_build_leaves_nothing_under_the_name_and_is_swept_by_the_next(t
         stale = [p for p in tmp_path.iterdir() if p.name.endswith(".building")]
         assert len(stale) == 1
         assert not (tmp_path / "out").exists()
-        # A build that still runs is left alone by another of the same name, then the killed one is swept.
-        build(tmp_path / "out", f"t={text_tree}", vocab_size=301)
+        # While it runs another of the same name is refused, before it reads any text; one of another name is not.
+        with pytest.raises(BusyError, match="out is being built by another process"):
+            build(tmp_path / "out", f"t={text_tree}", vocab_size=301)
+        build(tmp_path / "elsewhere", f"t={text_tree}")
         assert stale[0].exists()
+        assert not (tmp_path / "out").exists()
         child.send_signal(signal.SIGKILL)
         child.wait()
     time.sleep(0.05)
-    (tmp_path / "out").rename(tmp_path / "elsewhere")
     build(tmp_path / "out", f"t={text_tree}")
     assert left_behind(tmp_path) == ["elsewhere", "out", "tree"]
 

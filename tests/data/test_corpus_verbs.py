@@ -34,11 +34,18 @@ def test_build_and_show(capsys, tmp_path, text_tree):
     assert shown["mixture"][0]["epochs"] == pytest.approx(0.75 * 5120 / train["a"], rel=0.1)
     code, printed, _ = run(capsys, "corpus", "show", out, "--sample", 1, "--mixture", 5120)
     assert code == 0
+    assert "verified" not in printed
     assert "held-out document" in printed
     assert "75.0% of 5,120 tokens" in printed
     code, _, said = run(capsys, *build, "--vocab-size", 300, "--heldout", "0.1")
     assert code == 0
     assert "reused" in said
+    code, printed, _ = run(capsys, "corpus", "show", out, "--verify")
+    assert code == 0
+    assert (
+        "verified: all 5 files have the digests they were built with" in printed
+    )  # two of each corpus, tokenizer.json
+    assert json.loads(run(capsys, "corpus", "show", out, "--verify", "--json")[1])["verified"] is True
 
 
 def test_list_names_every_builtin_corpus(capsys):

@@ -179,6 +179,41 @@ def test_run_directories_alone_together_and_as_a_ladder(tmp_path):
     assert "later" in o.notes[0]
 
 
+def _ladder(directory, names):
+    for i, name in enumerate(names):
+        n, d, l = ROWS[i]
+        _result(directory / "runs" / name, n, d, l)
+    runs = [{"name": name, "budget_flops": 1e12, "path": f"runs/{name}"} for name in names]
+    (directory / "ladder.json").write_text(json.dumps({"budgets_flops": [1e12], "runs": runs}))
+
+
+def test_of_a_quickstart_the_ladder_is_taken_and_the_planned_run_left_and_said(tmp_path):
+    _ladder(tmp_path / "qs" / "ladder", ("a", "b", "c"))
+    _result(tmp_path / "qs" / "verify", 9e4, 9e6, 2.0)
+    (tmp_path / "qs" / "quickstart.json").write_text("{}")
+    o = load([tmp_path / "qs"])
+    assert o.label == ("a", "b", "c")
+    assert list(o.budget) == [1e12] * 3
+    (note,) = o.notes
+    assert "is a quickstart: the 3 runs of its ladder are taken" in note
+    assert f"the planned run {tmp_path / 'qs' / 'verify'} is left out" in note
+    # Named beside it, the planned run is taken.
+    assert load([tmp_path / "qs", tmp_path / "qs" / "verify"]).label == ("a", "b", "c", "verify")
+
+
+def test_families_inside_a_directory_of_runs_are_taken_and_said(tmp_path):
+    _ladder(tmp_path / "first", ("a", "b"))
+    _ladder(tmp_path / "qs" / "ladder", ("c",))
+    (tmp_path / "qs" / "quickstart.json").write_text("{}")
+    _result(tmp_path / "single", 9e4, 9e6, 2.0)
+    o = load([tmp_path])
+    assert sorted(o.label) == ["a", "b", "c", "single"]
+    (note,) = o.notes
+    assert note == (
+        f"1 run of {tmp_path} and 3 runs of {tmp_path / 'first'}, {tmp_path / 'qs' / 'ladder'} are taken together."
+    )
+
+
 def test_a_damaged_ladder_or_result_is_named(tmp_path):
     _result(tmp_path / "a", 1e4, 1e6, 3.0)
     (tmp_path / "ladder.json").write_text('{"runs": 3}')

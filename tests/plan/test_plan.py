@@ -202,6 +202,57 @@ def test_a_plan_from_a_table_needs_the_vocabulary_and_the_context(law, tmp_path,
     assert from_dict(json.loads(config.read_text())).schedule.warmup_tokens > 0
 
 
+def test_a_plan_from_a_quickstart_takes_its_ladder_and_says_so(runs, tmp_path, capsys):
+    assert main(["plan", str(runs), "--flops", "2e13", "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    root = tmp_path / "quickstart"
+    root.mkdir()
+    runs.rename(root / "ladder")
+    names = sorted(p.name for p in (root / "ladder" / "runs").iterdir())
+    listed = [{"name": name, "path": f"runs/{name}"} for name in names]
+    (root / "ladder" / "ladder.json").write_text(json.dumps({"runs": listed}))
+    (root / "quickstart.json").write_text("{}")
+    (root / "law.json").write_text("{}")
+    (root / "verify").mkdir()
+    (root / "verify" / "result.json").write_text((root / "ladder" / "runs" / names[0] / "result.json").read_text())
+    assert main(["plan", str(root), "--flops", "2e13", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["predicted_loss"] == plain["predicted_loss"]
+    said = "\n".join(plan["warnings"])
+    assert f"is a quickstart: the {len(names)} runs of its ladder are taken" in said
+    assert f"{root / 'verify'} is left out" in said
+    assert f"the quickstart's own law, an average over couplings, is {root / 'law.json'}" in said
+
+
+@pytest.mark.parametrize(
+    ("header", "options"),
+    [("n_params,n_tokens,val", "--loss COLUMN"), ("params,n_tokens,loss", "--n-params COLUMN")],
+)
+def test_a_table_whose_columns_must_be_named_goes_through_fit(tmp_path, capsys, header, options):
+    """`areca plan` has no options for columns (its --flops is the budget), so the way out is another verb's."""
+    table = tmp_path / "runs.csv"
+    table.write_text(f"{header}\n1e6,1e8,3\n")
+    assert main(["plan", str(table), "--flops", "1e20", "--vocab-size", "1000", "--context", "64"]) == 2
+    said = capsys.readouterr().err
+    assert f"fit it first, `areca fit {table} {options} --out law.json`" in said
+
+
+def test_a_plan_from_a_table_in_json_is_one_from_its_rows(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    rows = [
+        {"n_params": n, "n_tokens": d, "loss": _loss(n, d) * (1 + 0.003 * rng.standard_normal())}
+        for n, d in itertools.product((1e6, 3e6, 1e7, 3e7, 1e8), (1e8, 1e9, 1e10))
+    ]
+    (tmp_path / "runs.json").write_text(json.dumps(rows))
+    (tmp_path / "runs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = []
+    for name in ("runs.json", "runs.jsonl"):
+        argv = ["plan", str(tmp_path / name), "--flops", "1e18", "--vocab-size", "1000", "--context", "64", "--json"]
+        assert main(argv) == 0
+        found.append(json.loads(capsys.readouterr().out)["predicted_loss"])
+    assert found[0] == found[1]
+
+
 def test_a_run_of_another_make_is_named(runs):
     (runs / "runs" / "r3" / "run.json").write_text("{}")
     with pytest.raises(DataError, match="r3 does not hold a run"):

@@ -81,6 +81,23 @@ def test_a_miss_is_said_as_a_miss(tmp_path):
     assert "lies inside the 90% interval" not in page(root)
 
 
+def test_time_of_which_a_part_is_not_known_is_said_to_be_the_least(tmp_path):
+    root = write_quickstart(tmp_path / "killed")
+    record = json.loads((root / "quickstart.json").read_text())
+    record["stages"][1]["at_least"] = True
+    (root / "quickstart.json").write_text(json.dumps(record))
+    summary = build_report([root], root)
+    assert summary["seconds"] == pytest.approx(594.0)
+    assert summary["seconds_at_least"] is True
+    words = " ".join(Elements(page(root)).words)
+    assert words.count("at least ") == 3  # the sum twice, and the one stage
+    assert "at least 9 min 54 s" in words
+    record["stages"][1].pop("at_least")
+    (root / "quickstart.json").write_text(json.dumps(record))
+    assert build_report([root], root)["seconds_at_least"] is False
+    assert "at least 9 min" not in page(root)
+
+
 def test_page_loads_nothing(built):
     elements = Elements(page(built[1])).found
     for tag, attributes in elements:

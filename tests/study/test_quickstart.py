@@ -1,12 +1,15 @@
 """The quickstart end to end on a tiny text: every stage real but the law, which is fitted to a known truth."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from areca.errors import ConfigError
-from areca.files import read_json
+from areca.cli.main import main
+from areca.errors import ConfigError, DataError
+from areca.files import locked, read_json
 from areca.laws import Observations, fit_laws
 from areca.runtime import available_cores
 from areca.study import quickstart as module
@@ -77,4 +80,45 @@ def test_other_settings_in_the_same_directory_are_refused_with_what_differs(smal
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
     with pytest.raises(ConfigError, match="not empty"):
-        module._open(tmp_path / "full", small)
+        quickstart(tmp_path / "full", small, print)
+    assert [p.name for p in (tmp_path / "full").iterdir()] == ["mine.txt"]
+
+
+def test_a_second_quickstart_in_the_same_place_is_refused(capsys, tmp_path):
+    """The first is a process of its own that holds the directory as a quickstart does, then is killed."""
+    out = tmp_path / "out"
+    hold = f"import time; from pathlib import Path; from areca.files import locked\nwith locked(Path({str(out)!r})):"
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{hold} print('in', flush=True); time.sleep(60)"], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "in\n"
+    before = {p: p.read_bytes() for p in out.iterdir()}
+    assert main(["quickstart", "--out", str(out), "--minutes", "2"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"{out} is in use by another process (pid {process.pid}); wait until it ends" in said
+    assert {p: p.read_bytes() for p in out.iterdir()} == before
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    with locked(out):  # what a killed process held is free
+        pass
+
+
+def test_what_a_quickstart_killed_at_its_start_leaves_is_taken_over(small, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".lock").write_text("123\n")
+    (tmp_path / "out" / ".quickstart.json.x7.tmp").write_text("{")
+    assert module._open(tmp_path / "out", small).record["stages"] == []
+
+
+def test_a_record_of_something_else_is_refused(small, tmp_path):
+    (tmp_path / "quickstart.json").write_text('{"settings": {}, "stages": 3}')
+    with pytest.raises(DataError, match=r"quickstart\.json is not a quickstart's record"):
+        quickstart(tmp_path, small, print)
+
+
+def test_minutes_that_ask_for_more_text_than_there_is_name_the_minutes(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "EPOCHS", 0.01)
+    with pytest.raises(ConfigError, match="minutes is 2, and runs that large would read a corpus"):
+        quickstart(tmp_path / "out", small, print)

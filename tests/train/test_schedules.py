@@ -83,8 +83,8 @@ def test_a_ramps_boundary_belongs_to_the_larger_batch():
 @pytest.mark.parametrize(
     ("schedule", "ramp", "tokens", "says"),
     [
-        ({}, (), 1000, r"batch.ramp is \(\)"),
-        ({}, ((5, 4),), 1000, "must start at token 0"),
+        ({}, (), 1000, r"batch.ramp is \[\]; .* as in \[\[0, 16\]\]"),
+        ({}, ((5, 4),), 1000, r"batch.ramp is \[\[5, 4\]\]; its first row must start at token 0"),
         ({}, ((0, 4), (50, 8), (50, 16)), 1000, "must increase"),
         ({}, ((0, 4), (50, 8), (20, 16)), 1000, "must increase"),
         ({}, ((0, 4), (50, 0)), 1000, "0 sequences a step"),

@@ -46,7 +46,7 @@ def build(
         text_column: of .jsonl and .parquet: one for all, or NAME=COLUMN,NAME=COLUMN for sources with names
         heldout: share of the documents that training never sees, chosen by a hash of their content
         invalid_utf8: refuse bytes that are not UTF-8, or keep them exactly
-        near_duplicates: drop near duplicates, beside exact ones
+        near_duplicates: keep near duplicates; exact ones are dropped all the same
         split_documents: cut text files into documents of so many bytes; 0 never (default: single files, into 4096)
         json: print the store's description as JSON
     """
@@ -112,11 +112,14 @@ def show(store: Path, /, *, sample: int = 0, mixture: int = 0, verify: bool = Fa
 
     opened = TokenStore.open(store, verify=verify)
     shown = samples.samples(opened, sample)
-    mixed = samples.mixture(opened, mixture) if mixture > 0 else []
+    mixed = samples.mixture(opened, mixture) if mixture else []
     if json:
-        print_json(opened.meta | ({"samples": shown} if sample else {}) | ({"mixture": mixed} if mixed else {}))
+        asked = {"verified": True if verify else None, "samples": shown if sample else None, "mixture": mixed or None}
+        print_json(opened.meta | {k: v for k, v in asked.items() if v is not None})
         return 0
     _table(store, opened.meta)
+    if verify:
+        print(f"verified: all {len(opened.meta['files'])} files have the digests they were built with")
     for m in mixed:
         print(
             f"{m['corpus']}: {m['share']:.1%} of {mixture:,} tokens (asked {m['weight']:.1%}), {m['epochs']:.2f} epochs"

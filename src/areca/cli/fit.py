@@ -34,7 +34,8 @@ def fit(
 ) -> int:
     """Fit scaling laws, with intervals, to run directories or any table.
 
-    PATHS are run directories, a ladder, a directory that holds runs, or CSV, TSV, JSON, JSONL or Parquet tables.
+    PATHS are run directories, a ladder, a quickstart (whose ladder is taken), a directory that holds any of these, or
+    CSV, TSV, JSON, JSONL or Parquet tables.
     Fitted are L(N, D) = E + A / N^alpha + B / D^beta, a parabola for each budget that four sizes share, and L(C).
 
     Example: areca fit runs.csv --n-params params --n-tokens tokens --loss val_loss --out law.json
@@ -62,8 +63,11 @@ def fit(
     from pathlib import Path
 
     from areca.cli.options import print_json
+    from areca.files import check_place
     from areca.laws import fit_laws, load
 
+    if out:
+        check_place(out)
     observations = load(
         paths, n_params=n_params, n_tokens=n_tokens, flops=flops, loss=loss, flops_kind=flops_kind, rates=rates
     )

@@ -37,7 +37,7 @@ def ladder(
     Args:
         store: a token store that `areca corpus build` made.
         out: where the ladder goes.
-        budgets: training FLOPs of a run, exact, in ascending order.
+        budgets: training FLOPs of a run, exact, in any order.
         sizes: sizes for each budget, spread around the expected optimum.
         context: tokens in a sequence.
         seed: every run's own seed is folded from this.

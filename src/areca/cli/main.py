@@ -3,13 +3,12 @@
 Nothing heavy (jax, numpy, pyarrow) is imported here or at the head of a verb's module, so that `--help` is quick.
 """
 
-import errno
 import importlib
 import os
 import sys
 
 from areca import __version__
-from areca.errors import ArecaError, closest
+from areca.errors import ArecaError, closest, of_the_system
 
 # verb -> what it does, in the order a user meets them. The module is areca.cli.<verb>, its entry `run(argv) -> int`.
 VERBS: dict[str, str] = {
@@ -27,8 +26,12 @@ VERBS: dict[str, str] = {
 }
 
 
-# What is wrong with a path that a user gave: a file where a directory must be, and the like.
-NAMING = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOENT, errno.ENOTEMPTY}
+# How work goes on after it was stopped, where that is not by starting anew.
+GOES_ON: dict[str, str] = {
+    "quickstart": "give the same command: it goes on",
+    "train": "go on with --resume",
+    "ladder": "give the same command: it goes on",
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -48,20 +51,15 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except MemoryError as error:
+        print(f"areca {verb}: there is not enough memory ({error or 'no size given'}); ask for less.", file=sys.stderr)
+        return 2
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            where = error.filename or "the output directory"
-            print(f"areca {verb}: the disk is full while writing {where}; free some and run it again.", file=sys.stderr)
-            return 2
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM) and error.filename:
-            print(f"areca {verb}: no permission to use {error.filename} ({error.strerror}).", file=sys.stderr)
-            return 2
-        if error.filename and error.errno in NAMING:
-            print(
-                f"areca {verb}: {error.filename} can't be used ({error.strerror}); give another path.", file=sys.stderr
-            )
-            return 2
-        raise
+        sentence = of_the_system(error, GOES_ON.get(verb, "run it again"))
+        if sentence is None:
+            raise
+        print(f"areca {verb}: {sentence}", file=sys.stderr)
+        return 2
 
 
 def _dispatch(verb: str, argv: list[str]) -> int:

@@ -1,14 +1,13 @@
 """Parsing shared by all verbs: tyro over a typed function, one sentence for a misspelt option, verbs of verbs."""
 
 import contextlib
-import functools
 import inspect
 import io
 import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from areca.errors import ConfigError, closest
 
@@ -21,10 +20,10 @@ def call(function: Callable[..., Any], argv: list[str], prog: str) -> Any:
     """
     import tyro
 
-    @functools.wraps(function)
-    def bind(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return args, kwargs
-
+    bind = _with_hints(function)
+    first = next(iter(inspect.signature(function).parameters.values()), None)
+    if argv and not argv[0] and first is not None and first.kind is first.POSITIONAL_ONLY:
+        raise ConfigError(f"{first.name.upper()} is empty text; see `{prog} --help`.")  # an unset variable of a shell
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -42,10 +41,58 @@ def call(function: Callable[..., Any], argv: list[str], prog: str) -> Any:
     return function(*args, **kwargs)
 
 
+def _with_hints(function: Callable[..., Any]) -> Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]:
+    """A function of the same arguments that returns them, annotated so that the help reads as a person would write it.
+
+    A positional is called by its name, as in our messages. A default is shown where it is a value: not the None, '' or
+    0 that stands for "not given", not that of a switch, and not where the text itself says what happens.
+    """
+    import tyro
+
+    def bind(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return args, kwargs
+
+    texts = _argument_texts(function)
+    shown, hints = [], get_type_hints(function, include_extras=True)
+    for p in inspect.signature(function).parameters.values():
+        settings: dict[str, Any] = {}
+        kinds = get_args(hints[p.name])
+        if p.kind is p.POSITIONAL_ONLY:
+            settings["metavar"] = p.name.upper() if get_origin(hints[p.name]) is None else f"{p.name.upper()} ..."
+            if get_origin(hints[p.name]) is not None:  # several, or none
+                settings["help_behavior_hint"] = ""
+        elif type(None) in kinds:
+            settings["metavar"] = next(k for k in kinds if k is not type(None)).__name__.upper()
+        says = any(words in texts.get(p.name, "") for words in ("not given", "(default", "leave it out"))
+        stands_for_none = p.default in (None, "", 0) and p.name != "seed"  # 0 is a seed
+        if p.default is not p.empty and (says or stands_for_none or isinstance(p.default, bool)):
+            settings["help_behavior_hint"] = ""
+        annotation = Annotated[hints[p.name], tyro.conf.arg(**settings)] if settings else hints[p.name]
+        shown.append(p.replace(annotation=annotation))
+    bind.__name__, bind.__doc__ = function.__name__, function.__doc__
+    bind.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    bind.__annotations__ = {p.name: p.annotation for p in shown}
+    return bind
+
+
+def _argument_texts(function: Callable[..., Any]) -> dict[str, str]:
+    """What the docstring's "Args:" says of each argument."""
+    texts: dict[str, str] = {}
+    name = ""
+    for line in inspect.cleandoc(function.__doc__ or "").partition("Args:\n")[2].splitlines():
+        if match := re.match(r"    (\w+): (.*)", line):
+            name = match[1]
+            texts[name] = match[2]
+        elif name:
+            texts[name] += " " + line.strip()
+    return texts
+
+
 # What tyro says of a value that it can't use, of one kind or of several.
 _WRONG = re.compile(
     r"Error parsing (?P<option>\S+): (?:.*from \['(?P<value>.*?)'\]|[^']*(?:literal|string)[^']*'(?P<number>[^']*)'$)"
 )
+_WRONG_LIST = re.compile(r"Error parsing (?P<option>\S+): Could not find valid parse for arguments: \[(?P<values>.*)\]")
 
 
 def _sentence(box: str, function: Callable[..., Any], argv: list[str]) -> str:
@@ -64,6 +111,9 @@ def _sentence(box: str, function: Callable[..., Any], argv: list[str]) -> str:
     if (match := _WRONG.match(message)) and (value := match["value"] or match["number"]):
         kind = "a number" if match["number"] or "INT" in message or "FLOAT" in message else "one of its values"
         return f"{match['option']} is {value!r}, which is not {kind}"
+    if match := _WRONG_LIST.match(message):
+        values = " ".join(re.findall(r"'([^']*)'", match["values"]))
+        return f"{match['option']} is {values!r}, which is not a list of numbers"
     return message
 
 

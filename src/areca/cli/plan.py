@@ -29,13 +29,13 @@ def plan(
 ) -> int:
     """The model and the tokens to buy for a budget, with the loss they will reach and its interval.
 
-    LAW is a law.json of `areca fit`, or run directories or a ladder, which are fitted first. The budget is in exact
-    training FLOPs: every matrix product, with embeddings and attention, as `areca count` gives them.
+    LAW is a law.json of `areca fit`, or what `areca fit` reads without naming columns, which is fitted first. The
+    budget is in exact training FLOPs: every matrix product, with embeddings and attention, as `areca count` gives them.
 
     Example: areca plan law.json --flops 2e13 --vocab-size 2048 --context 128 --config-out run.json --store my-text
 
     Args:
-        law: law.json, a run directory's parent, or a ladder.
+        law: law.json, or a ladder, a quickstart, a directory of runs or a table.
         flops: the budget, exact training FLOPs.
         vocab_size: V, tokens in the vocabulary; that of the runs behind the law if not given.
         context: T, tokens in a sequence; that of the runs if not given.
@@ -50,10 +50,12 @@ def plan(
 
     from areca.cli.options import print_json
     from areca.config import to_dict
-    from areca.files import write_json
+    from areca.files import check_place, write_json
     from areca.plan.template import make_plan, run_config
     from areca.study import recipe
 
+    for path in filter(None, (out, config_out)):
+        check_place(path)  # so that neither is written if the other can't be
     result, template = make_plan(
         law, flops, vocab_size=vocab_size, context=context, batch=batch, level=level, rule=recipe
     )

@@ -30,16 +30,24 @@ def train(
         out: the run directory to write.
         resume: go on with the run in --out; refused if there is none.
         auto_resume: go on if --out holds a run, else start one, for schedulers that repeat one command.
-        from_step: with --resume: go on from this checkpoint and drop later ones.
+        from_step: with --resume: go on from the checkpoint of this step and drop later ones.
         json: print the result for machines.
     """
     from areca.cli.progress import run_progress, say
     from areca.config import load
+    from areca.errors import ConfigError
     from areca.train.loop import train as train_run
     from areca.train.saves import describe
 
+    if from_step is not None and not resume:
+        raise ConfigError(
+            f"--from-step {from_step} goes back in a run that is there, and drops its later checkpoints; give --resume "
+            f"with it{', in place of --auto-resume' if auto_resume else ''}."
+        )
+    if resume and auto_resume:
+        raise ConfigError("--resume and --auto-resume are both given; one refuses to start a run, the other may.")
     settings = load(config)
-    how = "auto" if auto_resume else "must" if resume or from_step is not None else "never"
+    how = "auto" if auto_resume else "must" if resume else "never"
     with run_progress() as listener:
         result = train_run(settings, out, resume=how, from_step=from_step, listener=listener, say=say)
     if json:

@@ -6,8 +6,8 @@ for each document kept. All is built in a hidden sibling directory, renamed at t
 """
 
 import contextlib
-import errno
 import fcntl
+import glob
 import hashlib
 import importlib.metadata
 import itertools
@@ -30,7 +30,7 @@ from areca.data.readers import InvalidUtf8, ReadOptions, check_options
 from areca.data.sources import Source, identify, parse_columns, parse_sources
 from areca.data.spool import BATCH_CHARACTERS, Progress, Spool, Ticker, gather
 from areca.data.tokenizer import Tokenizer, check_vocab_size, load_tokenizer, train_tokenizer
-from areca.errors import ConfigError, DataError
+from areca.errors import BusyError, ConfigError, DataError
 from areca.files import sha256_file, sha256_json, sync_directory, write_json
 
 BUILD = 1  # raise when the same inputs would give another store
@@ -62,7 +62,8 @@ def build_store(
     split_bytes       text files are cut into documents of so many bytes; None: single files only; 0: never
 
     If `out` is a store that was built from the same inputs it is left as it is and its store.json is returned; if it is
-    anything else, DataError. Every mistake raises DataError or ConfigError and leaves nothing behind.
+    anything else, DataError. Every mistake raises DataError or ConfigError and leaves nothing behind; BusyError if
+    another process is building `out`.
     """
     out = Path(out)
     say = progress or (lambda line: None)
@@ -77,7 +78,7 @@ def build_store(
     given = load_tokenizer(tokenizer) if tokenizer is not None else None
     if given is not None and vocab_size not in (None, given.vocab_size):
         raise ConfigError(f"{tokenizer} has {given.vocab_size} tokens, not {vocab_size}; leave --vocab-size out.")
-    vocab_size = given.vocab_size if given else (vocab_size or VOCAB_SIZE)
+    vocab_size = given.vocab_size if given else VOCAB_SIZE if vocab_size is None else vocab_size
     check_vocab_size(vocab_size)
     inputs = {
         "build": BUILD, "sources": [a | {"weight": s.weight} for s, a in zip(parsed, identify(parsed), strict=True)],
@@ -145,23 +146,43 @@ def _fingerprint(inputs: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def _building(out: Path) -> Iterator[Path]:
-    """A locked hidden directory beside `out`; removed unless renamed. Sweeps those of builds that were killed."""
+    """A locked hidden directory beside `out`; removed unless renamed. Sweeps those of builds that were killed.
+
+    BusyError if another process builds `out`. An OSError about a file of the hidden directory names `out`.
+    """
     out.parent.mkdir(parents=True, exist_ok=True)
-    for stale in out.parent.glob(f".{out.name}.*{_SUFFIX}"):
-        with contextlib.suppress(OSError), _open_directory(stale) as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held by a build that still runs
-            shutil.rmtree(stale, ignore_errors=True)
-    directory = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=_SUFFIX, dir=out.parent))
+    directory, handle = None, -1
     try:
-        os.chmod(directory, 0o755)
-        with _open_directory(directory) as handle:
+        with _open_directory(out.parent) as parent:  # one process at a time looks around and takes its place
+            fcntl.flock(parent, fcntl.LOCK_EX)
+            for stale in out.parent.glob(f".{glob.escape(out.name)}.*{_SUFFIX}"):
+                _sweep(stale, out)
+            directory = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=_SUFFIX, dir=out.parent))
+            handle = os.open(directory, os.O_RDONLY)
             fcntl.flock(handle, fcntl.LOCK_EX)
-            yield directory
+        os.chmod(directory, 0o755)
+        yield directory
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
-            raise OSError(error.errno, os.strerror(error.errno), str(out)) from None
+        ours = error.filename is None or f".{out.name}." in str(error.filename)
+        if error.errno is not None and ours:
+            raise OSError(error.errno, error.strerror, str(out)) from None
         raise
     finally:
+        if handle >= 0:
+            os.close(handle)
+        if directory:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _sweep(directory: Path, out: Path) -> None:
+    """Removes what a killed build left; BusyError if the build still runs."""
+    with contextlib.suppress(FileNotFoundError, PermissionError), _open_directory(directory) as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BusyError(
+                f"{out} is being built by another process; wait until it ends, stop it, or choose another --out."
+            ) from None
         shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -179,7 +200,7 @@ def _build(
     say: Progress,
 ) -> dict[str, Any]:  # fmt: skip
     spools = gather(directory, sources, options, inputs["near_duplicates"], say)
-    thresholds = {name: s.threshold(inputs["heldout_fraction"], name) for name, s in spools.items()}
+    thresholds = {name: s.threshold(inputs["heldout_fraction"], name, say) for name, s in spools.items()}
     sample: dict[str, Any] | None = None
     if given is None:
         given, sample = _train(spools, thresholds, inputs["vocab_size"], say)

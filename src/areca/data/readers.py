@@ -19,7 +19,7 @@ from areca.errors import ConfigError, DataError, closest
 
 InvalidUtf8 = Literal["refuse", "keep"]
 _SNIFF = 8192  # a NUL byte in the first so many bytes marks a binary file, as in git
-_BLOCK = 1 << 20
+_BLOCK, _LARGEST_BLOCK = 1 << 20, 1 << 26
 
 
 @dataclass
@@ -112,7 +112,7 @@ def _pieces(f: BinaryIO, size: int) -> Iterator[tuple[int, bytes]]:
     offset, buffer, ended = 0, b"", False
     while True:
         while not ended and len(buffer) <= size:
-            block = f.read(max(_BLOCK, size))
+            block = f.read(min(max(_BLOCK, size), _LARGEST_BLOCK))
             ended = not block
             buffer += block
         start = 0

@@ -53,7 +53,7 @@ class Spool:
         self.read: Counter = Counter()  # documents, bytes
         self.removed: dict[str, Counter] = {k: Counter() for k in ("empty", "binary", "exact", "near")}
         self.kept: Counter = Counter()
-        self.lowest, self.highest = 2**64, -1
+        self.groups: dict[int, int] = {}  # hash -> bytes, of what is split together
         self.digest = hashlib.sha256()  # of the text kept, in order
 
     def add(self, document: Document, verdict: str) -> None:
@@ -64,7 +64,7 @@ class Spool:
             return
         group = document.group or hashlib.sha256(data).digest()
         key = int.from_bytes(hashlib.sha256(b"split" + group).digest()[:8], "little")
-        self.lowest, self.highest = min(self.lowest, key), max(self.highest, key)
+        self.groups[key] = self.groups.get(key, 0) + len(data)
         self.kept.update(documents=1, bytes=len(data))
         record = _RECORD.pack(key, len(data))
         self.digest.update(record)
@@ -76,16 +76,34 @@ class Spool:
         """The share of the bytes read that was left out as "empty", "binary", "exact" or "near"."""
         return self.removed[kind]["bytes"] / max(self.read["bytes"], 1)
 
-    def threshold(self, fraction: float, name: str) -> int:
-        """Documents with a hash below it are held out: the fraction, but at least one group on each side."""
+    def threshold(self, fraction: float, name: str, say: Progress) -> int:
+        """Documents with a hash below it are held out: the fraction, but at least one group on each side.
+
+        Whole documents are split, so a few large ones can't be split as asked. It is said where the text held out is
+        more than twice or less than a quarter of what was asked, and refused, as DataError, where more than two thirds
+        would be.
+        """
         if fraction == 0:
             return 0
-        if self.lowest == self.highest:
+        number = f"{self.kept['documents']:,} document{'s' if self.kept['documents'] != 1 else ''}"
+        pieces = min(max(64, self.kept["bytes"] // 40), 1024)
+        mend = f"cut it finer with, for example, --split-documents {pieces}, give more documents, or hold out nothing"
+        if len(self.groups) == 1:
+            what = "is a single document" if self.kept["documents"] == 1 else f"has {number} that belong together"
+            raise DataError(f"the corpus {name!r} {what}, so none can be held out; {mend} with --heldout 0.")
+        threshold = min(max(int(fraction * 2**64), min(self.groups) + 1), max(self.groups))
+        share = sum(size for key, size in self.groups.items() if key < threshold) / self.kept["bytes"]
+        if share > max(2 / 3, 2 * fraction):
             raise DataError(
-                f"the corpus {name!r} is a single document, so none can be held out; cut it with, for example, "
-                "--split-documents 1024, or hold out nothing with --heldout 0."
+                f"the corpus {name!r} has only {number}, and {share:.0%} of its text would be held out where "
+                f"{100 * fraction:.3g}% was asked; {mend} with --heldout 0."
             )
-        return min(max(int(fraction * 2**64), self.lowest + 1), self.highest)
+        if not fraction / 4 <= share <= 2 * fraction:
+            say(
+                f"note: {name}: {share:.1%} of the text is held out where {100 * fraction:.3g}% was asked, as whole "
+                f"documents are split and it has {number}"
+            )
+        return threshold
 
     def documents(self) -> Iterator[tuple[int, str]]:
         """(hash, text) of each document, in order."""

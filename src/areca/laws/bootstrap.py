@@ -25,6 +25,7 @@ Method = Literal["auto", "parametric", "residual", "pairs"]
 PAIRS_FROM_ROWS = 60
 MAX_FAILED = 0.1
 EXACT = 1e-6  # scatter of ln L below which the rows are the law itself (made, not measured): nothing to resample
+MOST_SAMPLES = 1_000_000
 KEPT = 400  # samples written to law.json
 
 
@@ -74,6 +75,8 @@ def bootstrap(
     """
     if samples < 20:
         raise ConfigError(f"the bootstrap has {samples} samples; an interval needs at least 20.")
+    if samples > MOST_SAMPLES:
+        raise ConfigError(f"the bootstrap has {samples} samples; more than {MOST_SAMPLES:,} tell nothing new.")
     if method == "auto":
         method = "pairs" if len(observations) >= PAIRS_FROM_ROWS else "parametric"
     if fit.sigma < EXACT:

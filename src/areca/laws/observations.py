@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from areca.errors import DataError
+from areca.errors import ConfigError, DataError
 
 SAME_BUDGET = 0.10  # relative: figures read off a plot or rounded to whole batches still belong to one budget
 VALLEY_ROWS = 4  # runs a budget needs for a parabola with a residual
@@ -58,7 +58,9 @@ class Observations:
 
     def drop_highest(self, count: int) -> "Observations":
         """Without the `count` rows of highest loss (and any as high as the last of them)."""
-        if count <= 0:
+        if count < 0:
+            raise ConfigError(f"drop_highest is {count}; give how many rows to leave out, 0 for none.")
+        if count == 0:
             return self
         if count >= len(self):
             raise DataError(f"dropping the {count} rows of highest loss leaves none of {len(self)}.")

@@ -238,8 +238,8 @@ def check_objective(objective: str, delta: float) -> None:
     """ConfigError unless the objective is known and delta positive."""
     if objective not in get_args(Objective):
         raise ConfigError(f"objective is {objective!r}; choose one of {', '.join(map(repr, get_args(Objective)))}.")
-    if objective == "huber" and not delta > 0:
-        raise ConfigError(f"delta is {delta}; Huber's delta must be positive (1e-3 in the Chinchilla paper).")
+    if objective == "huber" and not 0 < delta < 1e30:
+        raise ConfigError(f"delta is {delta}; Huber's delta must be a positive number (1e-3 in the Chinchilla paper).")
 
 
 def check_identifiable(observations: Observations) -> None:

@@ -103,6 +103,8 @@ class LawReport:
     @staticmethod
     def from_dict(values: dict[str, Any], where: str = "law.json") -> "LawReport":
         """The inverse of `to_dict`, but for the samples not written; DataError when a part is missing."""
+        if not isinstance(values, dict):
+            raise DataError(f"{where} is not a law written by `areca fit`; fit it again.")
         try:
             p = values["parametric"]
             form = Form.from_dict(p)

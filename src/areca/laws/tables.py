@@ -22,6 +22,7 @@ FlopsKind = Literal["exact", "6nd"]
 Rates = Literal["best", "all"]
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 BUDGET = "budget_flops"
+LADDER, QUICKSTART = "ladder.json", "quickstart.json"
 LEAST, MOST = 1e-40, 1e40  # a number outside is a slip, and its products overflow
 Row = tuple[str, dict[str, Any]]  # where it is ("runs.csv line 4"), column -> value
 
@@ -35,13 +36,15 @@ def load(
     loss: str = "",
     flops_kind: FlopsKind = "exact",
     rates: Rates = "best",
+    fit_first: bool = False,
 ) -> Observations:
     """The observations of every path, together.
 
-    A path is a run directory (result.json), a ladder (ladder.json), a directory that holds run directories, or a table.
+    A path is a directory of runs, as `run_directories` reads it, or a table.
     `n_params`, `n_tokens`, `flops` and `loss` name a table's columns; by default they are called so. Of a run
     directory's two FLOPs `flops_kind` takes the exact ones or 6 N D. Of a ladder's sweep of learning rates `rates`
-    takes the best of each size and budget, or all. DataError says which file, row and column can't be used.
+    takes the best of each size and budget, or all. DataError says which file, row and column can't be used; with
+    `fit_first` it sends whoever has to name a column to `areca fit`, having no options for that.
     """
     mapping = {"n_params": n_params, "n_tokens": n_tokens, "flops": flops, "loss": loss}
     parts = []
@@ -49,7 +52,7 @@ def load(
         if path.is_dir():
             parts.append(_runs(path, flops_kind, rates))
         else:
-            parts.append(_table(path, mapping))
+            parts.append(_table(path, mapping, fit_first))
     if not parts:
         raise DataError("there is nothing to fit: give run directories, a ladder or a table.")
     return parts[0] if len(parts) == 1 else _join(parts)
@@ -87,6 +90,7 @@ def _runs(directory: Path, kind: FlopsKind, rates: Rates) -> Observations:
         if budget is not None:
             row[BUDGET] = _number({BUDGET: budget}, BUDGET, where)
         rows.append(row)
+    notes += _families(directory, found)
     if missing:
         have = "1 run has" if len(missing) == 1 else f"{len(missing)} runs have"
         left = "is" if len(missing) == 1 else "are"
@@ -96,44 +100,88 @@ def _runs(directory: Path, kind: FlopsKind, rates: Rates) -> Observations:
 
 
 def run_directories(directory: Path) -> tuple[list[tuple[Path, float | None]], list[str]]:
-    """([(run directory, its budget)], names of runs without a result) of a run, a ladder or a directory of runs."""
+    """([(run directory, its budget)], names of runs without a result) of what a directory holds.
+
+    It is a run, a ladder, a quickstart (of which the ladder's runs count and not the planned one, which their law is to
+    predict), or a directory of any of these, directly or under `runs`.
+    """
     if (directory / "result.json").exists():
         return [(directory, None)], []
-    if (directory / "ladder.json").exists():
-        ladder = read_json(directory / "ladder.json")
-        try:
-            named = [
-                (str(r["name"]), r.get(BUDGET), Path(r.get("path") or f"runs/{r['name']}")) for r in ladder["runs"]
-            ]
-        except (KeyError, TypeError, AttributeError):
-            raise DataError(
-                f"{directory / 'ladder.json'} does not list the ladder's runs; make the ladder again."
-            ) from None
-        found, missing = [], []
-        for name, budget, path in named:
-            tries = (directory / path, directory / "runs" / name, path)  # a ladder that was moved finds its runs
-            at = next((p for p in tries if (p / "result.json").exists()), None)
-            if at is None:
-                missing.append(name)
-            else:
-                found.append((at, budget))
-        return found, missing
-    children = [p for parent in (directory, directory / "runs") if parent.is_dir() for p in sorted(parent.iterdir())]
-    found: list[tuple[Path, float | None]] = [(p, None) for p in children if (p / "result.json").is_file()]
-    missing = [p.name for p in children if (p / "run.json").is_file() and not (p / "result.json").exists()]
+    if (directory / LADDER).exists():
+        return _of_ladder(directory)
+    if (directory / QUICKSTART).exists():
+        return _of_ladder(directory / "ladder") if (directory / "ladder" / LADDER).exists() else ([], [])
+    found: list[tuple[Path, float | None]] = []
+    missing: list[str] = []
+    for child in _children(directory):
+        if (child / "result.json").is_file():
+            found.append((child, None))
+        elif _is_family(child):
+            runs, without = run_directories(child)
+            found += runs
+            missing += without
+        elif (child / "run.json").is_file():
+            missing.append(child.name)
     return found, missing
+
+
+def _children(directory: Path) -> list[Path]:
+    return [p for parent in (directory, directory / "runs") if parent.is_dir() for p in sorted(parent.iterdir())]
+
+
+def _is_family(directory: Path) -> bool:
+    return (directory / LADDER).is_file() or (directory / QUICKSTART).is_file()
+
+
+def _of_ladder(directory: Path) -> tuple[list[tuple[Path, float | None]], list[str]]:
+    ladder = read_json(directory / LADDER)
+    try:
+        named = [(str(r["name"]), r.get(BUDGET), Path(r.get("path") or f"runs/{r['name']}")) for r in ladder["runs"]]
+    except (KeyError, TypeError, AttributeError):
+        raise DataError(f"{directory / LADDER} does not list the ladder's runs; make the ladder again.") from None
+    found, missing = [], []
+    for name, budget, path in named:
+        tries = (directory / path, directory / "runs" / name, path)  # a ladder that was moved finds its runs
+        at = next((p for p in tries if (p / "result.json").exists()), None)
+        if at is None:
+            missing.append(name)
+        else:
+            found.append((at, budget))
+    return found, missing
+
+
+def _families(directory: Path, found: list[tuple[Path, float | None]]) -> list[str]:
+    """Which runs were taken and which left, in sentences, where the directory alone does not tell."""
+    if (directory / "result.json").exists() or (directory / LADDER).exists():
+        return []
+    if (directory / QUICKSTART).exists():
+        left = ""
+        if (directory / "verify" / "result.json").exists():
+            left = f", and the planned run {directory / 'verify'} is left out, as their law is to predict it"
+        return [f"{directory} is a quickstart: the {_runs_words(len(found))} of its ladder are taken{left}."]
+    families = [child for child in _children(directory) if _is_family(child)]
+    if not families:
+        return []
+    names = ", ".join(str(f / "ladder" if (f / QUICKSTART).is_file() else f) for f in families)
+    inside = sum(any(path.is_relative_to(f) for f in families) for path, _ in found)
+    own = f"{_runs_words(len(found) - inside)} of {directory} and " if len(found) > inside else ""
+    return [f"{own}{_runs_words(inside)} of {names} are taken together."]
+
+
+def _runs_words(count: int) -> str:
+    return f"{count} run{'s' if count != 1 else ''}"
 
 
 # Tables
 
 
-def _table(path: Path, mapping: dict[str, str]) -> Observations:
+def _table(path: Path, mapping: dict[str, str], fit_first: bool) -> Observations:
     if not path.exists():
         raise DataError(f"{path} does not exist; give run directories, a ladder or a table.")
     columns, rows = _read(path)
     if not rows:
         raise DataError(f"{path} has no rows.")
-    used = _columns(path, columns, mapping)
+    used = _columns(path, columns, mapping, fit_first)
     values: dict[str, np.ndarray] = {}
     for name, column in used.items():
         values[name] = np.array([_number(row, column, where) for where, row in rows])
@@ -221,7 +269,7 @@ def _parquet(path: Path) -> tuple[list[str], list[Row]]:
     return [*names, *(f"\0{name}" for name in {n for n in names if names.count(n) > 1})], rows
 
 
-def _columns(path: Path, columns: list[str], mapping: dict[str, str]) -> dict[str, str]:
+def _columns(path: Path, columns: list[str], mapping: dict[str, str], fit_first: bool) -> dict[str, str]:
     """Quantity -> column, for the loss and at least two of N, D and C."""
     available = [c for c in columns if not c.startswith("\0")]
     listed = ", ".join(map(repr, dict.fromkeys(available)))
@@ -239,14 +287,22 @@ def _columns(path: Path, columns: list[str], mapping: dict[str, str]) -> dict[st
         if taken.count(column) > 1:
             raise DataError(f"column {column!r} of {path} is mapped twice, also as {name}; map each column once.")
     if "loss" not in used:
-        raise DataError(f"{path} has no column 'loss'; name it with --loss (its columns: {listed}).")
+        how = _fit_it(path, "--loss") if fit_first else "name it with --loss"
+        raise DataError(f"{path} has no column 'loss'; {how} (its columns: {listed}).")
     given = [name for name in ("n_params", "n_tokens", "flops") if name in used]
     if len(given) < 2:
+        how = "name them with --n-params, --n-tokens and --flops"
+        if fit_first:
+            how = _fit_it(path, *(f"--{n.replace('_', '-')}" for n in ("n_params", "n_tokens") if n not in given))
         raise DataError(
-            f"{path} needs two of N, D and C and has {given[0] if given else 'none'}; "
-            f"name them with --n-params, --n-tokens and --flops (its columns: {listed})."
+            f"{path} needs two of N, D and C and has {given[0] if given else 'none'}; {how} (its columns: {listed})."
         )
     return used
+
+
+def _fit_it(path: Path, *options: str) -> str:
+    named = " ".join(f"{option} COLUMN" for option in options)
+    return f"fit it first, `areca fit {path} {named} --out law.json`, and plan from law.json"
 
 
 def _derive(path: Path, values: dict[str, np.ndarray], described: dict[str, str]) -> tuple[list[str], dict[str, str]]:

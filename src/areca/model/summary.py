@@ -103,6 +103,8 @@ def summarise(
     """
     if not 0 <= tokens < MOST_TOKENS or tokens != int(tokens):
         raise ConfigError(f"tokens is {tokens}; give a whole number of training tokens, such as 780e9.")
+    if chips < 1:
+        raise ConfigError(f"chips is {chips}; give how many accelerators share the work, at least 1.")
     n = count_params(shape.config)
     exact = exact_flops_per_token(shape.config, shape.context)
     return {

@@ -91,7 +91,7 @@ def plan_run(
             "raise --flops."
         )
     best = min(candidates, key=lambda c: c.predicted_loss)
-    low, high = law.predict_interval(best.n_params, best.n_tokens, level, flops=budget_flops)
+    low, high = law.predict_interval(float(best.n_params), float(best.n_tokens), level, flops=budget_flops)
     flat = [c.n_params for c in candidates if c.predicted_loss <= best.predicted_loss * (1 + FLAT)]
     extrapolation, warnings = _range(law, best, budget_flops)
     warnings += [note for note in law.notes if note.startswith(FAILED_CHECK)]
@@ -131,7 +131,7 @@ def _candidate(law: LawReport, shape: ModelConfig, budget: float, context: int, 
         flops_exact=per_token * tokens,
         flops_6nd=6 * counts.non_embedding * tokens,
         tokens_per_param=tokens / counts.non_embedding,
-        predicted_loss=float(law.predict(counts.non_embedding, tokens)),
+        predicted_loss=float(law.predict(float(counts.non_embedding), float(tokens))),
     )
 
 

@@ -121,12 +121,19 @@ def make_plan(
     rule: Rule | None = None,
 ) -> tuple[Plan, Template | None]:
     """`plan_run` from files: a law.json, or runs to fit first; what is left 0 is as in the runs behind the law."""
+    for name, value in (("vocab-size", vocab_size), ("context", context), ("batch", batch)):
+        if value < 0:
+            raise ConfigError(f"--{name} is {value}; it must be at least 1.")
     path = Path(law)
-    if path.is_file() and path.suffix == ".json":
+    taken: list[str] = []  # of the runs, where the law is fitted here
+    if path.is_file() and path.suffix == ".json" and not isinstance(read_json(path), list):
         report = LawReport.load(path)
         sources = [path.parent / source for source in report.sources]
     else:
-        report, sources = fit_laws(load([path])), [path]
+        observations = load([path], fit_first=True)
+        report, sources, taken = fit_laws(observations), [path], list(observations.notes)
+        if (path / "quickstart.json").exists() and (path / "law.json").exists():
+            taken.append(f"the quickstart's own law, an average over couplings, is {path / 'law.json'}.")
     template = find_template(s for s in sources if s.exists())
     sequences: int | Callable[[ModelConfig], int] = batch or BatchConfig().ramp[0][1]
     known = batch > 0
@@ -144,6 +151,7 @@ def make_plan(
     plan = plan_run(
         report, budget_flops, shapes_for(template, vocab_size), context=context, batch=sequences, level=level
     )
+    plan.warnings.extend(taken)
     if not known:
         plan.warnings.append(f"no batch is known, so it is Areca's default of {sequences} sequences; give --batch.")
     return replace(plan, cost=cost_at(template, plan.best.flops_exact)), template

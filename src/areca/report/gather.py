@@ -125,6 +125,11 @@ def objects(value: Any) -> list[dict[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
+def at_least(stage: dict[str, Any]) -> bool:
+    """Whether a stage took longer than is known: one of its sessions was killed, or it is not over."""
+    return bool(stage.get("at_least") or stage.get("running"))
+
+
 def optional_object(path: Path) -> dict[str, Any] | None:
     """A JSON file's object; None if there is no such file, DataError if it holds anything else."""
     if not path.exists():

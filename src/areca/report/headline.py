@@ -22,7 +22,7 @@ def headline(found: Gathered, verdict: dict[str, Any]) -> str:
         ("D, tokens", si(verdict["n_tokens"])),
         ("budget, exact FLOPs", power(plan_flops)),
         ("times the largest rung", markup.fixed(plan_flops / best, 1) if plan_flops and best else markup.NONE),
-        ("time, all stages", markup.duration(verdict["seconds"])),
+        ("time, all stages", markup.duration(verdict["seconds"], verdict["seconds_at_least"])),
         ("energy, " + kind(verdict["energy_kwh"]), energy(verdict["energy_kwh"])),
     ]
     cards = "".join(f'<div class="tile"><dd>{value}</dd><dt>{name}</dt></div>' for name, value in tiles)

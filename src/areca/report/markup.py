@@ -66,10 +66,12 @@ def percent(value: float | None, decimals: int = 1, sign: bool = False) -> str:
     return NONE if value is None else f"{100 * value:{'+' if sign else ''}.{decimals}f}%".replace("-", "−")
 
 
-def duration(seconds: float | None) -> str:
-    """75 -> "1 min 15 s"."""
+def duration(seconds: float | None, at_least: bool = False) -> str:
+    """75 -> "1 min 15 s", or "at least 1 min 15 s" where part of the time is not known."""
     if seconds is None:
         return NONE
+    if at_least:
+        return f"at least {duration(seconds)}"
     if seconds < 59.5:
         return f"{_significant(seconds, 2)} s"
     whole = round(seconds)

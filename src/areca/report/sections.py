@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from areca.report import markup, saves
-from areca.report.gather import Gathered, Run, number, objects
+from areca.report.gather import Gathered, Run, at_least, number, objects
 from areca.report.headline import energy, kind
 from areca.report.law import Law
 from areca.report.markup import Cell, absent, facts, note, percent, power, section, si, table, text
@@ -158,7 +158,7 @@ def costs(found: Gathered, summary: dict[str, Any]) -> str:
     """Seconds by stage, energy and carbon, each energy figure with its kind."""
     power_used, carbon = summary["energy_kwh"], summary["carbon_kg"]
     what = "time, all stages" if (found.quickstart or {}).get("stages") else "training time, all runs"
-    entries = [(what, markup.duration(summary["seconds"]))]
+    entries = [(what, markup.duration(summary["seconds"], summary["seconds_at_least"]))]
     if power_used:
         entries.append((f"energy, {kind(power_used)}", energy(power_used)))
     if carbon:
@@ -173,12 +173,14 @@ def costs(found: Gathered, summary: dict[str, Any]) -> str:
     elif power_used["runs_without"]:
         body += absent(f"{power_used['runs_without']} of the runs recorded no energy and are not in the sum.")
     stages = objects((found.quickstart or {}).get("stages"))
-    known = [(text(s.get("name", "?")), number(s, "seconds")) for s in stages]
-    longest = max((s for _, s in known if s), default=None)
+    known = [(text(s.get("name", "?")), number(s, "seconds"), at_least(s)) for s in stages]
+    longest = max((s for _, s, _ in known if s), default=None)
     if longest:
-        rows = [[n, markup.duration(s), _bar((s or 0) / longest)] for n, s in known]
+        rows = [[n, markup.duration(s, more), _bar((s or 0) / longest)] for n, s, more in known]
         body += table(["stage", "time", ""], rows, "Time by stage")
     body += saves.costs(found.all_runs)
+    if summary["seconds_at_least"]:
+        body += note("Times are summed over all sessions; the last seconds of a session that was killed are not known.")
     return section("costs", "Time, energy and carbon", body)
 
 

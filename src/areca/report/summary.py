@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from areca import __version__
-from areca.report.gather import Gathered, Run, finite, json_ready, number, pair, positive
+from areca.report.gather import Gathered, Run, at_least, finite, json_ready, number, objects, pair, positive
 from areca.report.law import Law
 
 
@@ -19,6 +19,7 @@ def summarise(found: Gathered, law: Law | None) -> dict[str, Any]:
         "energy_kwh": total(found.all_runs, "energy_kwh"),
         "carbon_kg": total(found.all_runs, "carbon_kg"),
         "seconds": _seconds(found),
+        "seconds_at_least": any(at_least(stage) for stage in _stages(found)),
         "missing": found.missing,
     }
     if found.kind == "quickstart":
@@ -99,12 +100,15 @@ def total(runs: Sequence[Run], key: str) -> dict[str, Any] | None:
     return {"value": value, "kind": ", ".join(kinds), "runs": len(known), "runs_without": len(runs) - len(known)}
 
 
+def _stages(found: Gathered) -> list[dict[str, Any]]:
+    """The stages of a quickstart whose time is known."""
+    return [s for s in objects((found.quickstart or {}).get("stages")) if number(s, "seconds") is not None]
+
+
 def _seconds(found: Gathered) -> float | None:
-    stages = (found.quickstart or {}).get("stages")
-    if isinstance(stages, list):
-        known = [s for s in (number(stage, "seconds") for stage in stages) if s is not None]
-        if known:
-            return sum(known)
+    stages = _stages(found)
+    if stages:
+        return sum(number(stage, "seconds") or 0.0 for stage in stages)
     known = [s for s in (run.number("seconds") for run in found.all_runs) if s is not None]
     return sum(known) if known else None
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from areca import runtime
-from areca.config import ModelConfig, RunConfig, check_seed, differences, to_dict
+from areca.config import ModelConfig, RunConfig, differences, to_dict
 from areca.data.order import Order
 from areca.data.store import TokenStore
 from areca.errors import ConfigError, DataError
-from areca.files import read_json, write_json
+from areca.files import LOCK, leftovers, locked, read_json, write_json
 from areca.model.counts import count_params, exact_flops_per_token
 from areca.study import recipe
 from areca.study.pool import Heard, Job, run_jobs
@@ -67,13 +67,13 @@ def plan_ladder(
     new ones in the law. Raises ConfigError for budgets, sizes, seeds or rates that can't be used, DataError when the
     store has too few tokens.
     """
-    check_seed(seed * 1000 + 999, "1000 x seed + 999")
+    recipe.check_family_seed(seed)
     factors = _factors(learning_rates)
     budgets = tuple(sorted(float(b) for b in budgets))
     if not budgets or not all(0 < b < 1e30 for b in budgets):
         raise ConfigError(f"budgets are {list(budgets)}; give positive numbers of FLOPs, such as 3e11 1e12 3e12.")
-    if len(set(budgets)) < len(budgets):
-        raise ConfigError(f"a budget is given twice in {list(budgets)}.")
+    if len({f"{b:.2e}" for b in budgets}) < len(budgets):  # as runs are named
+        raise ConfigError(f"a budget is given twice, to three digits, in {list(budgets)}; leave one out.")
     if not shapes and not 1 <= sizes <= len(WIDTHS) // 2:
         raise ConfigError(f"sizes is {sizes}; give 1 to {len(WIDTHS) // 2} (a law needs four or more).")
     if context < 1:
@@ -185,28 +185,36 @@ def run_ladder(
     diverges is an outcome, said and left out; in a ladder of one rate it stops the ladder, as every failure does.
     Raises ConfigError for a directory that holds something else, or a ladder with other settings, before anything runs.
     """
-    arrangement = arrange(ladder.jobs, together, workers, runtime.backend())
-    _open(ladder)
-    say(f"ladder: {arrangement.says}")
-    results = run_jobs(
-        arrangement.programs,
-        threads=ladder.jobs[0].config.threads,
-        workers=arrangement.workers,
-        on_progress=on_progress,
-        on_result=on_result,
-        on_diverged=(lambda name, why: say(f"{name}: {why}")) if len(ladder.settings["learning_rates"]) > 1 else None,
-        say=say,
-    )
-    return [results[j.name] for j in ladder.jobs if j.name in results]
+    _refuse_foreign(ladder.directory)  # before the lock leaves a file there
+    with locked(ladder.directory):
+        arrangement = arrange(ladder.jobs, together, workers, runtime.backend())
+        _open(ladder)
+        say(f"ladder: {arrangement.says}")
+        sweep = len(ladder.settings["learning_rates"]) > 1
+        results = run_jobs(
+            arrangement.programs,
+            threads=ladder.jobs[0].config.threads,
+            workers=arrangement.workers,
+            on_progress=on_progress,
+            on_result=on_result,
+            on_diverged=(lambda name, why: say(f"{name}: {why}")) if sweep else None,
+            say=say,
+        )
+        return [results[j.name] for j in ladder.jobs if j.name in results]
+
+
+def _refuse_foreign(directory: Path) -> None:
+    """ConfigError if the directory holds something other than a ladder, or than what a killed call of one left."""
+    if not directory.is_dir() or (directory / "ladder.json").exists():
+        return
+    if {p.name for p in directory.iterdir()} - leftovers(directory, "ladder.json") - {LOCK}:
+        raise ConfigError(f"{directory} is not empty and holds no ladder; choose another --out.")
 
 
 def _open(ladder: Ladder) -> None:
     """Writes ladder.json, or compares the one that is there with what is asked."""
     directory, path = ladder.directory, ladder.directory / "ladder.json"
     if not path.exists():
-        left = {p.name for p in directory.glob(".ladder.json.*.tmp")}  # by a killed call
-        if directory.is_dir() and {p.name for p in directory.iterdir()} - left:
-            raise ConfigError(f"{directory} is not empty and holds no ladder; choose another --out.")
         write_json(path, describe(ladder))
         return
     try:

@@ -1,12 +1,13 @@
 """The whole story on real text: store, ladder, law, plan, the planned run, samples, report.
 
     OUT/store/  OUT/ladder/  OUT/law.json  OUT/plan.json  OUT/verify/  OUT/samples.json  OUT/report.html, report.json
-    OUT/quickstart.json   the settings and what each stage took
+    OUT/quickstart.json   the settings and what each stage took, over all sessions (`areca.study.clock`)
 
 Each stage reads what the ones before wrote and is skipped when its own output is there, so the same command goes on
 after an interruption. Sizes follow from `minutes` by arithmetic alone: the same numbers on any machine, however fast.
 """
 
+import math
 import os
 import shutil
 import time
@@ -15,11 +16,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from areca.config import check_seed, differences
-from areca.errors import ConfigError
-from areca.files import read_json, write_json
+from areca.config import differences
+from areca.errors import ConfigError, DataError
+from areca.files import LOCK, leftovers, locked, read_json, write_json
 from areca.runtime import available_cores
 from areca.study import recipe
+from areca.study.clock import StageClock
 from areca.study.ladder import WIDTHS, Ladder, plan_ladder, run_ladder
 from areca.study.pool import Job, run_jobs
 from areca.study.progress import FamilyProgress
@@ -33,6 +35,7 @@ STRETCH = 4.2  # the planned run's budget over the largest rung
 SIZES = 5
 TRIED_MINUTES = 8.0  # below, runs are too short for the law's form (docs/log.md)
 EPOCHS = 4.0  # repeated up to four times, tokens are nearly worth new ones (Muennighoff et al. 2023)
+RECORD = "quickstart.json"
 PROMPTS = ("", "The function returns", "Hi! How are you", "Parameters\n----------\n")
 
 
@@ -51,7 +54,7 @@ class Settings:
         """The ladder's budgets in exact FLOPs, rounded to two digits."""
         if not 2.0 <= self.minutes <= 10_000:
             raise ConfigError(f"minutes is {self.minutes:g}; a ladder worth fitting takes from 2 to 10000.")
-        check_seed(self.seed * 1000 + 999, "1000 x seed + 999")
+        recipe.check_family_seed(self.seed)
         total = (self.minutes - OVERHEAD_MINUTES) * FLOPS_PER_MINUTE
         smallest = total / (SIZES * sum(RUNGS) + STRETCH * RUNGS[-1])
         return tuple(float(f"{smallest * r:.1e}") for r in RUNGS)
@@ -63,14 +66,21 @@ def quickstart(
     """Runs what is not there yet and returns the content of report.json.
 
     `store` is a token store of the same sources to start from, so that it is not built again. `say` is called with
-    lines of progress. ConfigError if `out` was made with other settings; KeyboardInterrupt and Interrupted leave what
-    is finished, and runs in progress saved.
+    lines of progress. ConfigError if `out` was made with other settings, BusyError if another process works there;
+    KeyboardInterrupt and Interrupted leave what is finished, and runs in progress saved.
     """
     out = Path(out)
     settings = replace(settings, verify_threads=settings.verify_threads or available_cores())
-    budgets = settings.budgets()
-    clock = _open(out, settings)
+    settings.budgets()
+    _check_place(out)
+    with locked(out):
+        return _stages(out, settings, _open(out, settings), say, store)
 
+
+def _stages(
+    out: Path, settings: Settings, clock: StageClock, say: Callable[[str], None], store: Path | None
+) -> dict[str, Any]:
+    budgets = settings.budgets()
     with clock("text and tokenizer"):
         if store is not None and not (out / "store").exists():
             shutil.rmtree(out / ".store", ignore_errors=True)
@@ -84,8 +94,14 @@ def quickstart(
         sizes=SIZES,
         context=settings.context,
         seed=settings.seed,
-        epochs=EPOCHS,
+        epochs=math.inf,
     )
+    if ladder.most_passes > EPOCHS:
+        raise ConfigError(
+            f"minutes is {settings.minutes:g}, and runs that large would read a corpus {ladder.most_passes:.1f} times "
+            f"over, where up to {EPOCHS:g} are nearly worth new text; give fewer minutes, or more text to `areca "
+            "corpus build` and `areca ladder`."
+        )
     if settings.minutes < TRIED_MINUTES:
         say(
             "ladder: the law was seen to predict 4% too high from ladders this small; "
@@ -123,46 +139,32 @@ def quickstart(
     return build_report([out], out)
 
 
-class _Clock:
-    """Times the stages; quickstart.json keeps the sum over interruptions."""
-
-    def __init__(self, path: Path, record: dict[str, Any]) -> None:
-        self.path, self.record = path, record
-
-    def __call__(self, stage: str) -> "_Clock":
-        self.stage = stage
-        return self
-
-    def __enter__(self) -> None:
-        self.started = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        seconds = time.monotonic() - self.started
-        known = {s["name"]: s for s in self.record["stages"]}
-        if self.stage in known:
-            known[self.stage]["seconds"] += seconds
-        else:
-            self.record["stages"].append({"name": self.stage, "seconds": seconds})
-        self.write()
-
-    def write(self) -> None:
-        write_json(self.path, self.record)
+def _check_place(out: Path) -> None:
+    """ConfigError if `out` is a directory of something else; what a quickstart killed at its start leaves is none."""
+    path = out / RECORD
+    if path.exists() or not out.exists():
+        return
+    if {p.name for p in out.iterdir()} - {LOCK} - leftovers(out, RECORD):
+        raise ConfigError(f"{out} is not empty and holds no quickstart; choose another --out.")
 
 
-def _open(out: Path, settings: Settings) -> _Clock:
-    path = out / "quickstart.json"
+def _open(out: Path, settings: Settings) -> StageClock:
+    _check_place(out)
+    path = out / RECORD
     asked = {**asdict(settings), "sources": list(settings.sources)}
     if path.exists():
         record = read_json(path)
-        changed = differences(record["settings"], asked)
+        try:
+            changed = differences(record["settings"], asked)
+            clock = StageClock(path, record)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise DataError(f"{path} is not a quickstart's record of this version; choose another --out.") from None
         if changed:
             raise ConfigError(
                 f"{out} holds a quickstart with other settings ({'; '.join(changed)}); choose another --out or go on "
                 "with the same."
             )
-        return _Clock(path, record)
-    if out.exists() and any(out.iterdir()):
-        raise ConfigError(f"{out} is not empty and holds no quickstart; choose another --out.")
+        return clock
     record = {
         "minutes": settings.minutes,
         "seed": settings.seed,
@@ -171,7 +173,7 @@ def _open(out: Path, settings: Settings) -> _Clock:
         "budgets_flops": list(settings.budgets()),
         "stages": [],
     }
-    clock = _Clock(path, record)
+    clock = StageClock(path, record)
     clock.write()
     return clock
 

@@ -17,9 +17,11 @@ from areca.config import (
     RunConfig,
     ScheduleConfig,
 )
+from areca.errors import ConfigError
 from areca.model.counts import exact_flops_per_token
 from areca.plan.shapes import depth_for, heads_for
 
+SEEDS = 1000  # of runs that may be folded from a family's seed
 CONTEXT = 64
 SAVES = 4  # checkpoints of a run, at equal distances
 
@@ -39,6 +41,13 @@ def _heads(width: int) -> int:
     """Heads that divide the width into even parts nearest 16."""
     choices = [h for h in range(1, width // 8 + 1) if width % (2 * h) == 0]
     return min(choices, key=lambda h: abs(math.log(width / h / 16)))
+
+
+def check_family_seed(seed: int) -> None:
+    """ConfigError unless every run of a family can have a seed of its own, SEEDS x seed and on."""
+    most = 2**32 // SEEDS - 1
+    if not 0 <= seed <= most:
+        raise ConfigError(f"seed is {seed}; it must be a whole number from 0 to {most}, as runs fold theirs from it.")
 
 
 def run_config(model: ModelConfig, store: str, flops: float, *, seed: int, threads: int, context: int) -> RunConfig:

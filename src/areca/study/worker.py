@@ -55,7 +55,7 @@ def main(threads: int, core: int) -> None:
 def _serve(job: dict[str, Any], threads: int, send: Any) -> None:
     from areca import runtime
     from areca.config import from_dict
-    from areca.errors import ArecaError, Diverged, Interrupted
+    from areca.errors import ArecaError, Diverged, Interrupted, of_the_system
     from areca.train.progress import Progress
     from areca.train.together import Member
 
@@ -83,7 +83,9 @@ def _serve(job: dict[str, Any], threads: int, send: Any) -> None:
     except ArecaError as error:
         send(error=str(error))
     except OSError as error:
-        send(error=f"{error.strerror or error} ({error.filename or runs[0].run_dir})")
+        where = str(runs[0].run_dir)
+        sentence = of_the_system(error, "give the same command: it goes on", where)
+        send(error=sentence or f"{error.strerror or error} ({error.filename or where})")
     except Exception:
         send(error=f"a fault of Areca's own in {runs[0].run_dir}:\n{traceback.format_exc()}")
 

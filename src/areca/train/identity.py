@@ -99,6 +99,8 @@ def look(run_dir: Path, wanted: dict[str, Any], resume: Resume, say: Callable[[s
         killed = (run_dir / ".lock").exists()
         if resume == "must" and not killed:
             raise CheckpointError(f"{run_dir} holds no run to resume; leave out --resume to start one there.")
+        if run_dir.exists() and not run_dir.is_dir():
+            raise ConfigError(f"{run_dir} is a file; name a directory with --out.")
         if not unstarted(run_dir):
             if (run_dir / "run.json").exists():  # another process has begun one since the line above looked
                 return look(run_dir, wanted, resume, say)
@@ -134,7 +136,7 @@ def look(run_dir: Path, wanted: dict[str, Any], resume: Resume, say: Callable[[s
         say(f"{run_dir} is resumed in another environment, so from here its bits may differ: {'; '.join(moved)}.")
     if not (run_dir / "result.json").exists():
         return None
-    say(f"{run_dir} is finished already; this is its result.")
+    say(f"{run_dir} is finished already.")
     return read_json(run_dir / "result.json")
 
 

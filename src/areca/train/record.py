@@ -7,7 +7,6 @@ checkpoint is recorded makes the lines up to it durable against a power cut as w
 """
 
 import errno
-import fcntl
 import fnmatch
 import json
 import math
@@ -16,11 +15,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from areca.errors import CheckpointError, RunBusyError
-from areca.files import read_json, read_jsonl, write_json
+from areca.errors import BusyError, CheckpointError, RunBusyError
+from areca.files import LOCK, read_json, read_jsonl, take_lock, write_json
 from areca.train.checkpoint_files import RECORD
 
-RUN, METRICS, EVENTS, CHECKPOINTS, LOCK = "run.json", "metrics.jsonl", "events.jsonl", "checkpoints", ".lock"
+RUN, METRICS, EVENTS, CHECKPOINTS = "run.json", "metrics.jsonl", "events.jsonl", "checkpoints"
 # Differ between two equal runs.
 TIMING_FIELDS = frozenset({"tokens_per_second", "mfu", "hfu", "seconds", "steady", "saving"})
 
@@ -141,22 +140,10 @@ def metrics_without_timing(path: Path | str) -> list[dict[str, Any]]:
 
 def _lock(run_dir: Path) -> int:
     """An exclusive lock on the run directory, held until the handle is closed or the process ends."""
-    path = run_dir / LOCK
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.read(handle, 32).decode("ascii", "replace").strip()
-        os.close(handle)
-        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-            raise
-        raise RunBusyError(
-            f"{run_dir} is being trained by another process{f' (pid {holder})' if holder else ''}; wait until it ends,"
-            " stop it, or choose another --out."
-        ) from None
-    os.ftruncate(handle, 0)
-    os.write(handle, f"{os.getpid()}\n".encode())
-    return handle
+        return take_lock(run_dir, "being trained")
+    except BusyError as error:
+        raise RunBusyError(str(error)) from None
 
 
 def _open_lines(path: Path) -> int:

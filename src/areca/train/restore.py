@@ -70,7 +70,7 @@ def _parameters(run_dir: Path, config: RunConfig, step: int | None) -> tuple[Dec
         if entry is None:
             raise CheckpointError(
                 f"{run_dir} has no checkpoint: none was saved yet, or they were removed; "
-                "go on with --resume or train it anew."
+                "go on with `areca train --resume`, or train it anew."
             )
         example = jax.eval_shape(lambda: init_state(config.model, config.optimizer, config.seed))
         state, _ = checkpoints.restore(entry, replace(example, optimizer=None), part=True)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from areca.config import BatchConfig, ScheduleConfig
+from areca.config import BatchConfig, ScheduleConfig, shown
 from areca.errors import ConfigError
 
 
@@ -42,13 +42,15 @@ def check(schedule: ScheduleConfig, batch: BatchConfig, tokens: int, context: in
     """Raises ConfigError for the first setting that can't be followed."""
     ramp = batch.ramp
     if not ramp or ramp[0][0] != 0:
-        raise ConfigError(f"batch.ramp is {ramp}; its first row must start at token 0, as in ((0, 16),).")
+        raise ConfigError(f"batch.ramp is {shown(ramp)}; its first row must start at token 0, as in [[0, 16]].")
     starts = [start for start, _ in ramp]
     if starts != sorted(set(starts)):
-        raise ConfigError(f"batch.ramp starts at tokens {starts}; they must increase.")
+        raise ConfigError(f"batch.ramp is {shown(ramp)}, whose rows start at tokens {starts}; they must increase.")
     for _, sequences in ramp:
         if sequences < 1:
-            raise ConfigError(f"batch.ramp has {sequences} sequences a step; it must be at least 1.")
+            raise ConfigError(
+                f"batch.ramp is {shown(ramp)} and has {sequences} sequences a step; it must be at least 1."
+            )
     if tokens < ramp[0][1] * context:
         raise ConfigError(
             f"tokens is {tokens}, less than one batch of {ramp[0][1]} x {context} = {ramp[0][1] * context}; "
