@@ -19,7 +19,6 @@ and to other formats) and joined for one multiplication. How parameters lie on a
 between them, is in `areca.model.layout`.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,6 +27,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
+from areca.model import draw
 from areca.model.attention import attention, pairs_to_halves, rope_angles, rotate_halves
 from areca.model.config import ModelConfig
 from areca.model.layout import ONE_DEVICE, Layout
@@ -61,21 +61,26 @@ class Decoder:
     norm: Float[Array, "D"]
 
 
-def init(config: ModelConfig, key: Array) -> Decoder:
-    """Initial float32 parameters, by the table above; a layer's draw does not depend on the other parameters."""
+def init(config: ModelConfig, key: Array, layout: Layout = ONE_DEVICE) -> Decoder:
+    """Initial float32 parameters, by the table above; a layer's draw does not depend on the other parameters.
+
+    Under a mesh, one device's pieces: the same numbers on every mesh, and none is made where it does not stay.
+    """
     c = config.resolved()
     L, D, H, K, F, V = c.n_layers, c.d_model, c.n_heads, c.head_dim, c.d_ff, c.vocab_size
     names = ("embedding", "query", "key", "value", "gate", "up", "attention_out", "mlp_out")
     keys = {name: jax.random.fold_in(key, i) for i, name in enumerate(names)}
 
     def normal(name: str, shape: tuple[int, ...], std: float) -> Array:
-        # Drawn flat: the same bits, but XLA's CPU compiler takes a second over each draw of several axes (8 s a model).
-        return std * jax.random.normal(keys[name], (math.prod(shape),), jnp.float32).reshape(shape)
+        return draw.normal(keys[name], name, shape, std, layout)
+
+    def ones(name: str, shape: tuple[int, ...]) -> Array:
+        return jnp.ones(draw.box(name, shape, layout)[1], jnp.float32)
 
     return Decoder(
         embedding=normal("embedding", (V, D), 1.0),
         layers=Layers(
-            norm=jnp.ones((L, D), jnp.float32),
+            norm=ones("norm", (L, D)),
             query=normal("query", (L, D, H, K), D**-0.5),
             key=normal("key", (L, D, K), D**-0.5),
             value=normal("value", (L, D, K), D**-0.5),
@@ -84,7 +89,7 @@ def init(config: ModelConfig, key: Array) -> Decoder:
             attention_out=normal("attention_out", (L, H, K, D), (H * K) ** -0.5),
             mlp_out=normal("mlp_out", (L, F, D), F**-0.5),
         ),
-        norm=jnp.ones((D,), jnp.float32),
+        norm=ones("norm", (D,)),
     )
 
 
