@@ -103,7 +103,9 @@ def _forward(q_BRK: Array, k_BSK: Array, v_BSK: Array, heads: int) -> tuple[Arra
     for start, stop, blocks in _stretches(q_BRK.shape[1], heads):
         k_seen, v_seen = k_BSK[:, : stop // heads], v_BSK[:, : stop // heads]
 
-        def block(_: None, first: int | Array, q_BRK: Array, k: Array = k_seen, v: Array = v_seen) -> tuple[None, Array]:
+        def block(
+            _: None, first: int | Array, q_BRK: Array, k: Array = k_seen, v: Array = v_seen
+        ) -> tuple[None, Array]:
             p_BRS = _probabilities(q_BRK, k, first, heads).astype(q_BRK.dtype)
             return None, jnp.einsum("brs,bsk->brk", p_BRS, v)
 

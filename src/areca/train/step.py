@@ -30,9 +30,7 @@ class TrainState:
     optimizer: Any
 
 
-def init_state(
-    model: ModelConfig, optimizer: OptimizerConfig, seed: int, layout: Layout = ONE_DEVICE
-) -> TrainState:
+def init_state(model: ModelConfig, optimizer: OptimizerConfig, seed: int, layout: Layout = ONE_DEVICE) -> TrainState:
     """The state before the first step; the key of the parameters is folded from (seed, purpose 0).
 
     Under a mesh, one device's pieces.
