@@ -126,7 +126,7 @@ def test_what_is_printed_fits_80_columns_in_fitting_units(large, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     shown = "\n".join(lines)
-    assert "0.00" not in shown
+    assert " 0.00 " not in shown
     assert "e-0" not in shown
     assert ("KiB" in shown) is not large or "MiB" in shown
     if large:

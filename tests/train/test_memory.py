@@ -37,9 +37,11 @@ def _both(model, layout, batch, context):
     return estimate(model, layout, state.params, batch, context, kept, buffers=1), compiled
 
 
-@pytest.mark.parametrize("sizes", [(8, 1), (2, 4)])
-@pytest.mark.parametrize("remat", ["block", "selective", "none"])
-@pytest.mark.parametrize("shape", SHAPES)
+CASES = [(shape, "block", sizes) for shape in SHAPES for sizes in ((8, 1), (2, 4))]
+CASES += [(shape, remat, (4, 2)) for shape in ("long", "deep") for remat in ("selective", "none")]
+
+
+@pytest.mark.parametrize(("shape", "remat", "sizes"), CASES)
 def test_the_estimate_is_near_what_is_compiled_in_float32(shape, remat, sizes):
     found, compiled = _both(SHAPES[shape][0], Layout(*sizes, remat, "float32"), *SHAPES[shape][1:])
     assert compiled / FACTOR < found.bytes < FACTOR * compiled
