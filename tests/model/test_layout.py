@@ -102,7 +102,7 @@ def test_a_device_draws_only_its_pieces_one_layer_at_a_time(sizes):
     model = ModelConfig(vocab_size=301, d_model=128, n_layers=24, n_heads=8, d_ff=512).resolved()
     layout = Layout(*sizes)
     _, temporaries, largest = _drawing(model, layout)
-    assert temporaries < 5 * largest
+    assert temporaries < 6 * largest  # of 24 layers: a whole leaf's bits would be 3 x 24
     # So that where a step fits, its first state fits: a step has more beside the same state.
     lowered = step.trace_step(
         model, OptimizerConfig(), step.abstract_state(model, OptimizerConfig(), layout, layout.mesh()),
@@ -114,7 +114,7 @@ def test_a_device_draws_only_its_pieces_one_layer_at_a_time(sizes):
 def test_the_first_state_of_palm_540b_is_made_in_little_more_than_itself():
     state, temporaries, largest = _drawing(PRESETS["palm-540b"], Layout(4, 2))
     assert state == pytest.approx(12 * 540.356e9 / 8, rel=1e-3)
-    assert temporaries < 5 * largest  # of the embedding's piece
+    assert temporaries < 4 * largest  # the embedding's piece
     assert temporaries < 0.01 * state
 
 
