@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from areca.model.attention import QUERY_BLOCK, attention, pairs_to_halves, rope_angles, rotate_halves
+from areca.train.transfers import equations, product_flops
 
 
 def _plain(q_BTHK, k_BSGK, v_BSGK):
@@ -41,6 +42,35 @@ def test_values_and_gradients_are_those_of_plain_attention(T, H, G):
     plain = jax.jit(lambda *x: _value_and_gradients(_plain, *x))(*inputs)
     for a, b in zip(ours, plain, strict=True):
         np.testing.assert_allclose(a, b, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize(("T", "H"), [(256, 1), (9 * 128 + 5, 2), (10 * 128, 1)])
+def test_looped_blocks_are_those_of_plain_attention(T, H, monkeypatch):
+    # Nine blocks in stretches of two, the last of one, and five queries more; ten in stretches of two.
+    monkeypatch.setattr("areca.model.attention.UNROLLED", 2)
+    inputs = _inputs(T, H, B=1)
+    looped = jax.jit(lambda *x: _value_and_gradients(attention, *x))(*inputs)
+    plain = jax.jit(lambda *x: _value_and_gradients(_plain, *x))(*inputs)
+    for a, b in zip(looped, plain, strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-5, rtol=2e-5)
+
+
+def _equations_and_products(T):
+    """Equations of the traced gradient, and FLOPs of its matrix products, for one head of width 4."""
+    x = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((1, T, 1, 4), (1, T, 4), (1, T, 4), (1, T, 1, 4))]
+    jaxpr = jax.make_jaxpr(lambda *x: _value_and_gradients(attention, *x))(*x)
+    return sum(1 for _ in equations(jaxpr)), product_flops(jaxpr)
+
+
+def test_a_program_does_not_grow_with_a_long_context():
+    assert _equations_and_products(32_768)[0] == _equations_and_products(4096)[0]
+    assert _equations_and_products(2048)[0] < 2 * _equations_and_products(4096)[0]
+
+
+@pytest.mark.parametrize(("T", "share"), [(128, 1), (512, 5 / 8), (2048, 17 / 32), (4096, 9 / 16), (32_768, 9 / 16)])
+def test_hidden_scores_are_mostly_not_multiplied(T, share):
+    # Two products forward and five backward (scores again, dP, dQ, dK, dV) of 2 T T K FLOPs each.
+    assert _equations_and_products(T)[1] == share * 7 * 2 * T * T * 4
 
 
 def test_bfloat16_agrees_to_its_precision():

@@ -28,7 +28,7 @@ def _plain(x_BTD, e_VD, target_BT, z_loss):
 @pytest.mark.parametrize("chunks", [1, 2, 3, 18])
 @pytest.mark.parametrize("z_loss", [0.0, 0.1])
 def test_value_and_gradients_are_those_of_the_plain_loss(monkeypatch, chunks, z_loss):
-    monkeypatch.setattr(loss, "_chunks", lambda *_: chunks)
+    monkeypatch.setattr(loss, "chunks", lambda *_: chunks)
     x, e, target = _inputs()
     (ours, parts), grads = jax.value_and_grad(cross_entropy, argnums=(0, 1), has_aux=True)(x, e, target, z_loss)
     plain, expected = jax.value_and_grad(_plain, argnums=(0, 1))(x, e, target, z_loss)
@@ -53,7 +53,7 @@ def test_value_and_gradients_are_those_of_the_plain_loss(monkeypatch, chunks, z_
     ],
 )
 def test_chunks_divide_the_rows_and_fit(rows, vocabulary, width, chunks):
-    assert loss._chunks(rows, vocabulary, width) == chunks
+    assert loss.chunks(rows, vocabulary, width) == chunks
 
 
 def test_equal_logits_cost_the_logarithm_of_the_vocabulary():

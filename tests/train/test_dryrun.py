@@ -16,7 +16,7 @@ from areca.errors import ConfigError
 from areca.model.config import PRESETS, ModelConfig
 from areca.model.layout import Layout
 from areca.train import step
-from areca.train.dryrun import DryRun, check, dry_run
+from areca.train.dryrun import UNRUN, DryRun, check, dry_run
 from areca.train.transfers import Transfer, transfers
 
 SMALL = ModelConfig(vocab_size=304, d_model=64, n_layers=12, n_heads=8, head_dim=8, d_ff=128).resolved()
@@ -79,6 +79,58 @@ def test_bytes_and_flops_are_those_of_arithmetic():
     assert found["extrapolated"] == []
     assert found["roofline"] is None
     assert found["flops"]["six_nd_per_step"] == 6 * (n - 304 * 64) * 8 * 32
+    # A device's products: 3 x forward and the layer again but its output products, for its share of tokens and heads;
+    # K and V on each of the two; T x T twice forward (once again), five times backward.
+    tokens, D, inputs, outputs, kv = 2 * 32, 64, 4 * 8 + 2 * 64, 4 * 8 + 64, 2 * 8
+    layer = 4 * D * (inputs + kv) + 3 * D * outputs
+    attention = (2 + 2 + 5) * 32 * 4 * 8
+    assert found["flops"]["products_per_chip_in_program"] == 2 * tokens * (12 * (layer + attention) + 3 * 304 * D // 2)
+    parts = found["bytes_per_chip"]["estimate"]
+    assert found["bytes_per_chip"]["temporaries_estimate"] == sum(parts["moments"][parts["peak"]].values())
+    assert found["bytes_per_chip"]["temporaries_at_most"] >= found["compiled"]["temporary_bytes"]
+
+
+def test_code_that_is_not_optimised_has_the_same_plan_of_memory():
+    layout = Layout(4, 2, "block")
+    mesh = layout.mesh()
+    state = step.abstract_state(SMALL, OptimizerConfig(), layout, mesh)
+    lowered = step.trace_step(SMALL, OptimizerConfig(), state, 8, 32, layout, mesh).lower()
+    quick, full = (lowered.compile(compiler_options=o).memory_analysis() for o in (UNRUN, None))
+    assert quick.temp_size_in_bytes == pytest.approx(full.temp_size_in_bytes, rel=0.01)
+    assert quick.argument_size_in_bytes == full.argument_size_in_bytes
+
+
+@pytest.mark.parametrize(("memory", "fits", "least"), [(1e9, True, False), (1.5e6, None, True), (2e5, False, True)])
+def test_the_verdict_is_by_the_bound_then_by_what_is_exact(memory, fits, least):
+    chip = chips.Chip("mine", {"float32": 1e12}, memory, 1e12)
+    found = dry_run(DryRun(SMALL, 4, 2, 8, 32, dtype="float32", chip=chip))["fits"]
+    assert found["fits"] is fits
+    assert ("needed_at_least" in found) is least
+    assert found["needed_estimate"] <= found["needed_at_most"]
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_what_is_printed_fits_80_columns_in_fitting_units(large, capsys):
+    from areca.cli.dryrun import _print
+
+    result = dry_run(DryRun(SMALL, 4, 2, 8, 32, islands=2, chip=chips.chip("tpu-v4")))
+    if large:  # as many digits as PaLM 540B's
+        result["n_params_total"], result["devices"], result["batch"], result["context"] = 540e9, 6144, 2048, 2048
+        result["mesh"] = {"data": 256, "model": 12, "islands": 2}
+        result["transfers"] = [t | {"count": 1064, "bytes": 182_715_757_920} for t in result["transfers"]]
+        result["islands_exchange"] = {"bytes": 1.08e12, "host_pairs": 768, "bytes_per_host_pair": 1_407_178_320.0}
+        result["fits"] |= {"needed_at_least": 18e9, "needed_at_most": 18e9, "needed_estimate": 11e9}
+        exposed = result["roofline"]["exposed"] | {"tokens_per_second": 238_300.0, "step_seconds": 17.6}
+        result["published"] = exposed | {"source": "Chowdhery et al. 2022, section 4.1", "of_exposed": 0.65}
+    _print("palm-540b", result)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    shown = "\n".join(lines)
+    assert " 0.00 " not in shown
+    assert "e-0" not in shown
+    assert "KiB" in shown
+    if large:
+        assert "768 pairs of hosts, 1.31 GiB a pair" in shown
 
 
 def test_rooflines_are_bytes_and_flops_over_speeds():
@@ -107,6 +159,9 @@ def test_a_pod_of_3072_chips_holds_palm_540b_as_published():
     found = json.loads(done.stdout)
     assert found["fits"]["fits"] is True
     assert found["fits"]["memory"] == 32 * 2**30
+    # 118 inputs of 1,024 x 2,048 x 18,432 bfloat16 numbers over 3,072 chips: 2.77 GiB of the temporaries.
+    assert round(found["bytes_per_chip"]["saved_activations"] / 2**30, 2) == 2.77
+    assert found["bytes_per_chip"]["temporaries_estimate"] < 0.7 * found["bytes_per_chip"]["temporaries_at_most"]
     assert found["compiled"]["data"] * found["compiled"]["model"] == 1536
     assert "by arithmetic" in found["extrapolated"][0]
     assert found["bytes_per_chip"]["parameters"] == pytest.approx(4 * 540.35e9 / 3072, rel=1e-4)

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from areca.cli.options import call, print_json
+from areca.cli.options import call, print_json, with_shape
+from areca.cli.units import byte_size, short
 
 
 def run(argv: list[str]) -> int:
@@ -10,17 +11,10 @@ def run(argv: list[str]) -> int:
     return 0
 
 
+@with_shape
 def count(
-    model: str = "",
-    /,
     *,
-    vocab_size: int = 0,
-    d_model: int = 0,
-    n_layers: int = 0,
-    n_heads: int = 0,
-    head_dim: int = 0,
-    d_ff: int = 0,
-    context: int = 0,
+    shape: dict[str, Any],
     tokens: float = 0.0,
     tokens_per_second: float = 0.0,
     chips: int = 1,
@@ -34,22 +28,13 @@ def count(
     Example: areca count palm-540b --tokens-per-second 238300 --chips 6144 --chip tpu-v4
 
     Args:
-        model: palm-8b, palm-62b or palm-540b, or a TOML or JSON file with a model's or a run's configuration; or leave
-            it out and give the shape.
-        vocab_size: V, tokens in the vocabulary. Overrides the model's, as the next five do.
-        d_model: D, the model's width.
-        n_layers: L, the number of blocks.
-        n_heads: H, query heads; all share one key and value head.
-        head_dim: K, width of a head; D / H if not given.
-        d_ff: F, feed-forward width; 4 D if not given.
-        context: T, tokens in a sequence; the file's own, or 2048, if not given.
         tokens: D, training tokens, for totals (780e9 is understood).
         tokens_per_second: observed over all chips, for the MFU.
         chips: accelerators that share the work.
         chip: which accelerator, such as h200, or a TOML or JSON file that describes yours; list prints all and where
             their figures are from.
         peak_tflops: peak TFLOP/s of one of them, in place of --chip.
-        remat: none or block: what the backward pass computes again, for the HFU.
+        remat: none, selective or block: what the backward pass computes again, for the HFU; without it there is none.
         json: print the result as JSON.
     """
     if chip == "list":
@@ -58,18 +43,8 @@ def count(
     from areca.model.summary import load_shape, peak_of, summarise
 
     peak, source = peak_of(chip, peak_tflops)
-    shape = load_shape(
-        model,
-        context,
-        vocab_size=vocab_size,
-        d_model=d_model,
-        n_layers=n_layers,
-        n_heads=n_heads,
-        head_dim=head_dim,
-        d_ff=d_ff,
-    )
     result = summarise(
-        shape,
+        load_shape(**shape),
         tokens=tokens,
         tokens_per_second=tokens_per_second,
         chips=chips,
@@ -85,12 +60,12 @@ def count(
 def _print(r: dict[str, Any], peak_source: str) -> None:
     c, parts, memory = r["config"], r["n_params_by_part"], r["memory_bytes_float32"]
     rows = [
-        ("parameters, all", f"{r['n_params_total']:,}", f"{_short(r['n_params_in_matrices'])} in matrices"),
+        ("parameters, all", f"{r['n_params_total']:,}", f"{short(r['n_params_in_matrices'])} in matrices"),
         ("  embedding, in and out", f"{parts['embedding']:,}", "V D"),
         ("  attention", f"{parts['attention']:,}", "L (2 D H K + 2 D K)"),
         ("  feed-forward", f"{parts['mlp']:,}", "L 3 D F"),
         ("  norms", f"{parts['norms']:,}", "(L + 1) D"),
-        ("N, without embedding", f"{r['n_params']:,}", _short(r["n_params"])),
+        ("N, without embedding", f"{r['n_params']:,}", short(r["n_params"])),
         ("exact FLOPs a token", f"{r['exact_flops_per_token']:.5g}", "training, all matrix products"),
         ("  T x T attention", f"{r['attention_flops_per_token']:.5g}", "12 L H K T"),
         ("6 N a token", f"{r['six_n_flops_per_token']:.5g}", "N without embedding"),
@@ -100,13 +75,13 @@ def _print(r: dict[str, Any], peak_source: str) -> None:
         rows.append(("hardware FLOPs a token", f"{r['hardware_flops_per_token']:.5g}", again))
     if r["n_tokens"]:
         rows += [
-            ("exact FLOPs", f"{r['flops_exact']:.5g}", f"of D = {_short(r['n_tokens'])} tokens"),
-            ("6 N D", f"{r['flops_6nd']:.5g}", f"of D = {_short(r['n_tokens'])} tokens"),
+            ("exact FLOPs", f"{r['flops_exact']:.5g}", f"of D = {short(r['n_tokens'])} tokens"),
+            ("6 N D", f"{r['flops_6nd']:.5g}", f"of D = {short(r['n_tokens'])} tokens"),
         ]
     rows += [
-        ("float32 parameters", _bytes(memory["parameters"]), ""),
-        ("float32 gradients", _bytes(memory["gradients"]), ""),
-        ("float32 optimizer state", _bytes(memory["optimizer_state"]), "two moments"),
+        ("float32 parameters", byte_size(memory["parameters"]), ""),
+        ("float32 gradients", byte_size(memory["gradients"]), ""),
+        ("float32 optimizer state", byte_size(memory["optimizer_state"]), "two moments"),
     ]
     if r["mfu"] is not None:
         rows += [
@@ -161,17 +136,3 @@ def _print_chips(json: bool) -> None:
         print(f"\n{c.name}: {' or '.join(c.device_kinds)} to jax")
         for source in dict.fromkeys(c.sources[n] for n in _FIGURES):
             print(f"  {', '.join(label for n, label in _FIGURES.items() if c.sources[n] == source)}: {source}")
-
-
-def _short(value: float) -> str:
-    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:.2f} {unit}"
-    return f"{value:.0f}"
-
-
-def _bytes(value: float) -> str:
-    for size, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB")):
-        if value >= size:
-            return f"{value / size:,.1f} {unit}"
-    return f"{value / 2**10:,.1f} KiB"

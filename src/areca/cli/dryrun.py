@@ -2,32 +2,26 @@
 
 from typing import Any, Literal
 
+from areca.cli.options import call, print_json, with_shape
+from areca.cli.units import byte_size, duration, short
+
 
 def run(argv: list[str]) -> int:
     """Parses and runs `areca dryrun`."""
-    from areca.cli.options import call
-
     return call(dryrun, argv, "areca dryrun")
 
 
+@with_shape
 def dryrun(
-    model: str = "",
-    /,
     *,
+    shape: dict[str, Any],
     mesh: str,
     batch: int,
     chip: str = "",
     islands: int = 1,
-    context: int = 0,
     remat: Literal["none", "selective", "block"] = "block",
     dtype: Literal["bfloat16", "float32"] = "bfloat16",
     chips_per_host: int = 4,
-    vocab_size: int = 0,
-    d_model: int = 0,
-    n_layers: int = 0,
-    n_heads: int = 0,
-    head_dim: int = 0,
-    d_ff: int = 0,
     json: bool = False,
 ) -> int:
     """Compile a training step for any mesh, without the chips: bytes, FLOPs, transfers, step time by roofline.
@@ -37,36 +31,24 @@ def dryrun(
     Example: areca dryrun palm-540b --mesh 256x12 --islands 2 --batch 2048 --chip tpu-v4
 
     Args:
-        model: palm-8b, palm-62b or palm-540b, or a TOML or JSON file with a model's or a run's configuration; or leave
-            it out and give the shape.
         mesh: DATAxMODEL of one island: devices that share the batch x devices that share heads, F and V.
         batch: sequences a step, over all islands.
         chip: one of the table (`areca count --chip list`) or a file; without it there is no step time.
         islands: how many of these meshes train together, exchanging gradients.
-        context: T, tokens in a sequence; the file's own, or 2048, if not given.
         remat: what a layer keeps for its backward pass: all (none), the outputs of products, or its input (block).
         dtype: of the computation; parameters and optimizer are float32.
         chips_per_host: for the bytes that pairs of hosts exchange between islands.
-        vocab_size: V, tokens in the vocabulary. Overrides the model's, as the next five do.
-        d_model: D, the model's width.
-        n_layers: L, the number of blocks.
-        n_heads: H, query heads; all share one key and value head.
-        head_dim: K, width of a head; D / H if not given.
-        d_ff: F, feed-forward width; 4 D if not given.
         json: print the result as JSON.
     """
-    from areca.cli.options import print_json
     from areca.model.summary import load_shape
     from areca.train.dryrun import ask
 
-    widths = {"vocab_size": vocab_size, "d_model": d_model, "n_layers": n_layers}
-    widths |= {"n_heads": n_heads, "head_dim": head_dim, "d_ff": d_ff}
-    shape = load_shape(model, context, **widths)
+    asked = load_shape(**shape)
     result = ask(
-        shape.config,
+        asked.config,
         mesh,
         batch=batch,
-        context=shape.context,
+        context=asked.context,
         islands=islands,
         chip=chip,
         remat=remat,
@@ -76,88 +58,96 @@ def dryrun(
     if json:
         print_json(result)
     else:
-        _print(shape.name, result)
+        _print(asked.name, result)
     return 0
 
 
 def _print(name: str, r: dict[str, Any]) -> None:
+    """Lines of at most 80 characters, for what a chip and a step can be."""
     from rich.console import Console
-    from rich.table import Table
 
-    console = Console(highlight=False)
-    m, need = r["mesh"], r["bytes_per_chip"]
+    console = Console(highlight=False, soft_wrap=True)
+    m = r["mesh"]
     islands = f"{m['islands']} islands of " if m["islands"] > 1 else ""
+    console.print(f"[bold]{name}: {short(r['n_params_total'])} parameters[/bold]")
     console.print(
-        f"[bold]{name}: {r['n_params_total'] / 1e9:.4g} B parameters on {islands}{m['data']} x {m['model']} "
-        f"(data x model) = {r['devices']:,} {r['chip'] or 'devices'}[/bold], {r['batch']:,} x {r['context']:,} tokens "
-        f"a step, {r['dtype']}, remat {r['remat']}",
-        soft_wrap=True,
+        f"on {islands}{m['data']} x {m['model']} (data x model) = {r['devices']:,} {r['chip'] or 'devices'}; "
+        f"{r['dtype']}, remat {r['remat']}"
     )
-    rows = [
-        ("parameters, float32", need["parameters"], "exact"),
-        ("optimizer, two moments", need["optimizer"], "exact"),
-        ("activations kept, L B T D / devices", need["saved_activations"], "exact"),
-        (
-            "temporaries, these included",
-            need["temporaries_at_most"],
-            "at most: compiled for a CPU, which widens bfloat16",
-        ),
-    ]
-    table = Table("bytes a chip", "GiB", "", box=None, pad_edge=False)
-    for what, value, how in rows:
-        if value is not None:
-            table.add_row(what, f"{value / 2**30:,.2f}", how)
-    console.print(table)
-    if r["fits"]:
-        f = r["fits"]
-        verdict = {True: "it fits", False: "it does NOT fit", None: "it may fit"}[f["fits"]]
-        console.print(f"{verdict}: at most {f['needed_at_most'] / 2**30:.1f} of {f['memory'] / 2**30:.0f} GiB")
-    table = Table("transfers a step", "axis", "times", "GiB a chip receives", box=None, pad_edge=False)
-    for t in r["transfers"]:
-        table.add_row(t["kind"], t["axis"], f"{t['count']:,}", f"{t['bytes'] / 2**30:,.2f}")
-    if r["transfers"]:
-        console.print(table)
-    if r["islands_exchange"]:
-        e = r["islands_exchange"]
-        console.print(
-            f"gradients between islands: {e['bytes'] / 2**40:.3f} TiB a step over {e['host_pairs']:,} pairs of hosts, "
-            f"{e['bytes_per_host_pair'] / 2**30:.3f} GiB a pair",
-            soft_wrap=True,
-        )
-    f = r["flops"]
-    console.print(
-        f"a step: {f['exact_per_step']:.4g} exact FLOPs (6 N D: {f['six_nd_per_step']:.4g}); with what is computed "
-        f"again {f['hardware_per_step']:.4g}, {f['hardware_per_chip']:.4g} a chip",
-        soft_wrap=True,
-    )
+    console.print(f"{r['batch']:,} x {r['context']:,} tokens a step\n")
+    _bytes(console, r)
+    _transfers(console, r)
+    _flops(console, r["flops"])
     if r["roofline"]:
         _roofline(console, r)
     for line in r["extrapolated"]:
-        console.print(f"note: {line}", style="yellow", soft_wrap=True)
+        console.print(f"note: {line}", style="yellow", soft_wrap=False)
     console.print(f"compiled in {r['compiled']['seconds']:.1f} s", style="dim")
+
+
+def _bytes(console: Any, r: dict[str, Any]) -> None:
+    need = r["bytes_per_chip"]
+    compiled = need["temporaries_at_most"] == r["compiled"]["temporary_bytes"]
+    rows = [
+        ("parameters, float32", need["parameters"], "exact"),
+        ("optimizer, two moments", need["optimizer"], "exact"),
+        ("activations kept", need["saved_activations"], "exact, as the program stacks them"),
+        ("temporaries, these included", need["temporaries_estimate"], f"estimate of what is live ({_peak(need)})"),
+        (
+            "  the same, at most",
+            need["temporaries_at_most"],
+            "bound: compiled for CPUs, in float32" if compiled else "bound: less when compiled for CPUs",
+        ),
+    ]
+    console.print("bytes a chip")
+    for what, value, how in rows:
+        if value is not None:
+            console.print(f"{what:<29}{byte_size(value):>10}  {how}")
+    if f := r["fits"]:
+        verdict = {True: "it fits", False: "it does NOT fit", None: "it may fit"}[f["fits"]]
+        about = f"about {byte_size(f['needed_estimate'])}, " if f["needed_estimate"] else ""
+        least = f", at least {byte_size(f['needed_at_least'])}" if "needed_at_least" in f else ""
+        most = f"at most {byte_size(f['needed_at_most'])}"
+        console.print(f"[bold]{verdict}[/bold] in {byte_size(f['memory'])}: {about}{most}{least}")
+
+
+def _peak(need: dict[str, Any]) -> str:
+    return need["estimate"]["peak"] if need["estimate"] else ""
+
+
+def _transfers(console: Any, r: dict[str, Any]) -> None:
+    if r["transfers"]:
+        console.print(f"\n{'transfers a step':<18}{'axis':<12}{'times':>9}{'a chip receives':>18}")
+    for t in r["transfers"]:
+        console.print(f"{t['kind']:<18}{t['axis']:<12}{t['count']:>9,}{byte_size(t['bytes']):>18}")
+    if e := r["islands_exchange"]:
+        pairs = f"{e['host_pairs']:,} pair{'s' if e['host_pairs'] > 1 else ''} of hosts"
+        each = byte_size(e["bytes_per_host_pair"])
+        console.print(f"between islands: gradients of {byte_size(e['bytes'])} over {pairs}, {each} a pair")
+
+
+def _flops(console: Any, f: dict[str, float]) -> None:
+    console.print(f"\nFLOPs a step: {f['exact_per_step']:.4g} exact, {f['six_nd_per_step']:.4g} by 6 N D,")
+    console.print(f"  {f['hardware_per_step']:.4g} with what is computed again: {f['hardware_per_chip']:.4g} a chip")
+    console.print(f"  ({f['products_per_chip_in_program']:.4g} a chip in the products of the program that was traced)")
 
 
 def _roofline(console: Any, r: dict[str, Any]) -> None:
     line = r["roofline"]
-    parts = [f"computing {line['compute_seconds']:.3g} s at the peak"]
+    console.print(f"roofline: computing {duration(line['compute_seconds'])} at the peak")
     for key, words in (
         ("transfer_seconds", "transfers inside an island"),
-        ("between_islands_seconds", "between islands"),
+        ("between_islands_seconds", "transfers between islands"),
     ):
         if line[key] is None:
-            parts.append(f"{words} unknown (no published bandwidth)")
+            console.print(f"  {words}: unknown (no published bandwidth)")
         elif line[key]:
-            parts.append(f"{words} {line[key]:.3g} s")
-    console.print(f"roofline: {', '.join(parts)}", soft_wrap=True)
-    for key, words in (("hidden", "if all transfers hide behind computing"), ("exposed", "if none does")):
-        if key in line:
-            v = line[key]
+            console.print(f"  {words}: {duration(line[key])}")
+    rows = [("all transfers hidden", line.get("hidden")), ("none hidden", line.get("exposed"))]
+    rows.append(("published", r["published"]))
+    for words, v in rows:
+        if v:
             speed = f"{v['tokens_per_second']:,.0f} tokens/s"
-            console.print(f"  {words}: {v['step_seconds']:.3g} s a step, {speed}, MFU {v['mfu']:.1%}")
-    if r["published"]:
-        p = r["published"]
-        console.print(
-            f"  published for this configuration: {p['tokens_per_second']:,.0f} tokens/s, {p['step_seconds']:.3g} s a "
-            f"step, MFU {p['mfu']:.1%} ({p['source']}): {p['of_exposed']:.0%} of the roofline without hiding",
-            soft_wrap=True,
-        )
+            console.print(f"  {words + ':':<22}{duration(v['step_seconds'])} a step, {speed}, MFU {v['mfu']:.1%}")
+    if p := r["published"]:
+        console.print(f"    ({p['source']}: none hidden is {p['of_exposed']:.0%} of it)")

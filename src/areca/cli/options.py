@@ -1,4 +1,7 @@
-"""Parsing shared by all verbs: tyro over a typed function, one sentence for a misspelt option, verbs of verbs."""
+"""Parsing shared by all verbs: tyro over a typed function, one sentence for a misspelt option, verbs of verbs.
+
+The options that describe a model's shape, which several verbs take, are here too (`with_shape`).
+"""
 
 import contextlib
 import inspect
@@ -158,3 +161,44 @@ def print_json(value: Any) -> None:
     """Prints a result for machines on standard output; progress and prose go to standard error."""
     json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
     print()
+
+
+# What load_shape takes, in the words of the help. A verb with these has them all.
+_SHAPE: dict[str, tuple[type, str]] = {
+    "model": (
+        str,
+        "palm-8b, palm-62b or palm-540b, or a TOML or JSON file with a model's or a run's configuration; or leave it "
+        "out and give the shape.",
+    ),
+    "context": (int, "T, tokens in a sequence; the file's own, or 2048, if not given."),
+    "vocab_size": (int, "V, tokens in the vocabulary; the model's own if not given, as for the next five."),
+    "d_model": (int, "D, the model's width."),
+    "n_layers": (int, "L, the number of blocks."),
+    "n_heads": (int, "H, query heads; all share one key and value head."),
+    "head_dim": (int, "K, width of a head; D / H if not given."),
+    "d_ff": (int, "F, feed-forward width; 4 D if not given."),
+}
+
+
+def with_shape(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A verb with MODEL and the options of a shape in front of `--json`; it gets them as `shape`, for load_shape."""
+
+    def verb(model: str = "", /, **options: Any) -> Any:
+        shape = {"model": model} | {name: options.pop(name) for name in _SHAPE if name in options}
+        return function(**options, shape=shape)
+
+    own = [p for p in inspect.signature(function).parameters.values() if p.name != "shape"]
+    kinds = {"model": inspect.Parameter.POSITIONAL_ONLY}
+    added = {
+        name: inspect.Parameter(name, kinds.get(name, inspect.Parameter.KEYWORD_ONLY), default=kind(), annotation=kind)
+        for name, (kind, _) in _SHAPE.items()
+    }
+    parameters = [added.pop("model"), *own[:-1], *added.values(), own[-1]]
+    texts = {name: f"    {name}: {text}\n" for name, (_, text) in _SHAPE.items()}
+    head, args, rest = inspect.cleandoc(function.__doc__ or "").partition("Args:\n")
+    rest, last, json = rest.partition(f"    {own[-1].name}: ")
+    verb.__doc__ = head + args + texts.pop("model") + rest + "".join(texts.values()) + last + json
+    verb.__name__, verb.__module__ = function.__name__, function.__module__
+    verb.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    verb.__annotations__ = {p.name: p.annotation for p in parameters}
+    return verb

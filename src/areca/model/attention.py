@@ -7,6 +7,8 @@ see, and are recomputed in the backward pass, so that they stay in cache and not
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +16,8 @@ from jax import Array
 from jaxtyping import Float
 
 QUERY_BLOCK = 128  # queries whose scores exist at one time
+UNROLLED = 16  # blocks that a program writes out; a longer context loops over them, in STRETCHES equal stretches
+STRETCHES = 8
 
 
 def rope_angles(context: int, head_dim: int, theta: float) -> tuple[Array, Array]:
@@ -65,49 +69,84 @@ _attention = jax.custom_vjp(_value, nondiff_argnums=(3,))
 # Rows R are (query, head) in that order, T H of them: one matrix product serves all heads, since they share the keys.
 
 
-def _blocks(rows: int, heads: int) -> list[tuple[int, int]]:
-    step = QUERY_BLOCK * heads
-    return [(start, min(start + step, rows)) for start in range(0, rows, step)]
+def _stretches(rows: int, heads: int) -> list[tuple[int, int, int]]:
+    """(first row, end, blocks) of each stretch; a last one has what is left of a block.
+
+    Up to UNROLLED blocks each is a stretch of its own: about half of T x T is multiplied, and nothing loops. The blocks
+    of a longer one see what the last of them sees: 9/16 of T x T, in a program that does not grow with T.
+    """
+    block = QUERY_BLOCK * heads
+    whole = rows // block
+    step = 1 if whole <= UNROLLED else -(-whole // STRETCHES)
+    counts = [min(step, whole - first) for first in range(0, whole, step)]
+    found = [(i * step * block, (i * step + n) * block, n) for i, n in enumerate(counts)]
+    return found if whole * block == rows else [*found, (whole * block, rows, 1)]
 
 
-def _probabilities(q_BRK: Array, k_BSK: Array, start: int, stop: int, heads: int) -> Array:
-    """Attention of rows start..stop over the sources they see, [B, R, S], in float32."""
-    sources = stop // heads
-    score_BRS = jnp.einsum("brk,bsk->brs", q_BRK[:, start:stop], k_BSK[:, :sources], preferred_element_type=jnp.float32)
-    query_R = jnp.arange(start, stop) // heads
-    hidden_RS = query_R[:, None] < jnp.arange(sources)[None, :]
+def _probabilities(q_BRK: Array, k_BSK: Array, first: int | Array, heads: int) -> Array:
+    """Attention of the rows from `first` on over the sources that are given, [B, R, S], in float32."""
+    score_BRS = jnp.einsum("brk,bsk->brs", q_BRK, k_BSK, preferred_element_type=jnp.float32)
+    query_R = (first + jnp.arange(q_BRK.shape[1])) // heads
+    hidden_RS = query_R[:, None] < jnp.arange(k_BSK.shape[1])[None, :]
     score_BRS = jnp.where(hidden_RS[None], -jnp.inf, score_BRS * (1.0 / math.sqrt(q_BRK.shape[-1])))
     weight_BRS = jnp.exp(score_BRS - jnp.max(score_BRS, axis=-1, keepdims=True))
     return weight_BRS / jnp.sum(weight_BRS, axis=-1, keepdims=True)
 
 
+def _over_blocks(body: Callable[..., Any], total: Any, first: int, blocks: int, *rows: Array) -> tuple[Any, Array]:
+    """(total, y_BRK) of `total, y = body(total, first, *rows)` for the blocks of a stretch in turn."""
+    if blocks == 1:
+        return body(total, first, *rows)
+    B, R, K = rows[0].shape
+    size = R // blocks
+    cut = tuple(x.reshape(B, blocks, size, K).swapaxes(0, 1) for x in rows)
+    firsts = first + size * jnp.arange(blocks)
+    total, y = jax.lax.scan(lambda total, each: body(total, *each), total, (firsts, *cut))
+    return total, y.swapaxes(0, 1).reshape(B, R, K)
+
+
 def _forward(q_BRK: Array, k_BSK: Array, v_BSK: Array, heads: int) -> tuple[Array, tuple[Array, Array, Array]]:
     outs = []
-    for start, stop in _blocks(q_BRK.shape[1], heads):
-        p_BRS = _probabilities(q_BRK, k_BSK, start, stop, heads).astype(q_BRK.dtype)
-        outs.append(jnp.einsum("brs,bsk->brk", p_BRS, v_BSK[:, : stop // heads]))
+    for start, stop, blocks in _stretches(q_BRK.shape[1], heads):
+        k_seen, v_seen = k_BSK[:, : stop // heads], v_BSK[:, : stop // heads]
+
+        def block(
+            _: None, first: int | Array, q_BRK: Array, k: Array = k_seen, v: Array = v_seen
+        ) -> tuple[None, Array]:
+            p_BRS = _probabilities(q_BRK, k, first, heads).astype(q_BRK.dtype)
+            return None, jnp.einsum("brs,bsk->brk", p_BRS, v)
+
+        outs.append(_over_blocks(block, None, start, blocks, q_BRK[:, start:stop])[1])
     return jnp.concatenate(outs, axis=1), (q_BRK, k_BSK, v_BSK)
 
 
 def _backward(heads: int, saved: tuple[Array, Array, Array], d_BRK: Array) -> tuple[Array, Array, Array]:
     q_BRK, k_BSK, v_BSK = saved
     dtype = q_BRK.dtype
-    S = k_BSK.shape[1]
+    B, S, K = k_BSK.shape
     dqs = []
-    dk_BKS = jnp.zeros(k_BSK.swapaxes(1, 2).shape, jnp.float32)
+    dk_BKS = jnp.zeros((B, K, S), jnp.float32)
     dv_BKS = jnp.zeros_like(dk_BKS)
-    for start, stop in _blocks(q_BRK.shape[1], heads):
-        sources = stop // heads
-        p_BRS = _probabilities(q_BRK, k_BSK, start, stop, heads)
-        do_BRK = d_BRK[:, start:stop]
-        dp_BRS = jnp.einsum("brk,bsk->brs", do_BRK, v_BSK[:, :sources], preferred_element_type=jnp.float32)
-        ds_BRS = p_BRS * (dp_BRS - jnp.sum(p_BRS * dp_BRS, axis=-1, keepdims=True))
-        ds_BRS = (ds_BRS * (1.0 / math.sqrt(q_BRK.shape[-1]))).astype(dtype)
-        dqs.append(jnp.einsum("brs,bsk->brk", ds_BRS, k_BSK[:, :sources]))
-        # As q^T ds, which the CPU multiplies several times faster than ds^T q.
-        pad = ((0, 0), (0, 0), (0, S - sources))
-        dk_BKS += jnp.pad(_outer(q_BRK[:, start:stop], ds_BRS), pad)
-        dv_BKS += jnp.pad(_outer(do_BRK, p_BRS.astype(dtype)), pad)
+    for start, stop, blocks in _stretches(q_BRK.shape[1], heads):
+        seen = stop // heads
+        k_seen, v_seen = k_BSK[:, :seen], v_BSK[:, :seen]
+
+        def block(total: Any, first: int | Array, q_BRK: Array, do_BRK: Array, k: Array = k_seen, v: Array = v_seen):
+            p_BRS = _probabilities(q_BRK, k, first, heads)
+            dp_BRS = jnp.einsum("brk,bsk->brs", do_BRK, v, preferred_element_type=jnp.float32)
+            ds_BRS = p_BRS * (dp_BRS - jnp.sum(p_BRS * dp_BRS, axis=-1, keepdims=True))
+            ds_BRS = (ds_BRS * (1.0 / math.sqrt(q_BRK.shape[-1]))).astype(dtype)
+            # As q^T ds, which the CPU multiplies several times faster than ds^T q.
+            outer = _outer(q_BRK, ds_BRS), _outer(do_BRK, p_BRS.astype(dtype))
+            total = outer if total is None else jax.tree.map(jnp.add, total, outer)
+            return total, jnp.einsum("brs,bsk->brk", ds_BRS, k)
+
+        total = None if blocks == 1 else (jnp.zeros((B, K, seen), jnp.float32),) * 2
+        (dk, dv), dq = _over_blocks(block, total, start, blocks, q_BRK[:, start:stop], d_BRK[:, start:stop])
+        dqs.append(dq)
+        pad = ((0, 0), (0, 0), (0, S - seen))
+        dk_BKS += jnp.pad(dk, pad)
+        dv_BKS += jnp.pad(dv, pad)
     dk_BSK, dv_BSK = (g.swapaxes(1, 2).astype(dtype) for g in (dk_BKS, dv_BKS))
     return jnp.concatenate(dqs, axis=1), dk_BSK, dv_BSK
 

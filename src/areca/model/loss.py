@@ -126,7 +126,7 @@ def _picked(logit_MV: Array, target_M: Array, split: Split | None) -> Array:
     return split.sum(jnp.where(here_M, found_M, 0.0))
 
 
-def _chunks(rows: int, vocabulary: int, width: int) -> int:
+def chunks(rows: int, vocabulary: int, width: int) -> int:
     """How many equal chunks of rows: a chunk's logits are about CHUNK_BYTES, or as large as the gradient of E.
 
     That gradient is read and written once a chunk, so smaller chunks would move more of it than of logits.
@@ -140,7 +140,7 @@ def _chunks(rows: int, vocabulary: int, width: int) -> int:
 def _forward(x_MD: Array, e_VD: Array, target_M: Array, z_loss: float, split: Split | None):
     M, D = x_MD.shape
     V = e_VD.shape[0]
-    n = _chunks(M, V, D)
+    n = chunks(M, V, D)
     scale = D**-0.5
     each = scale / (M * split.data if split else M)  # the mean's 1 / M joins the scale
     first = split.first(V) if split else 0

@@ -21,7 +21,6 @@ Half for positions is GPT-2's proportion to the embedding (0.01 to 0.02 in its c
 (Chowdhery et al. 2022, section 5). What is absent is None, an empty tree to jax.
 """
 
-import math
 from dataclasses import dataclass, fields, replace
 
 import jax
@@ -29,7 +28,9 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from areca.model import draw
 from areca.model.config import ModelConfig
+from areca.model.layout import ONE_DEVICE, Layout
 
 # A parameter's draw is folded from its place here, so that no draw depends on which others there are.
 _DRAWN = (
@@ -75,42 +76,47 @@ class Decoder:
     norm_bias: Float[Array, "D"] | None = None
 
 
-def init(config: ModelConfig, key: Array) -> Decoder:
-    """Initial float32 parameters, by the table above; a parameter's draw does not depend on the others."""
+def init(config: ModelConfig, key: Array, layout: Layout = ONE_DEVICE) -> Decoder:
+    """Initial float32 parameters, by the table above; a parameter's draw does not depend on the others.
+
+    Under a mesh, one device's pieces: the same numbers on every mesh, and none is made where it does not stay.
+    """
     c = config.resolved()
     L, D, H, K, F, V = c.n_layers, c.d_model, c.n_heads, c.head_dim, c.d_ff, c.vocab_size
-    G = c.n_kv_heads
+    GK = c.n_kv_heads * K
     keys = {name: jax.random.fold_in(key, i) for i, name in enumerate(_DRAWN)}
     serial, gated = c.block == "serial", c.mlp == "swiglu"
 
     def normal(name: str, shape: tuple[int, ...], std: float) -> Array:
-        # Drawn flat: the same bits, but XLA's CPU compiler takes a second over each draw of several axes (8 s a model).
-        return std * jax.random.normal(keys[name], (math.prod(shape),), jnp.float32).reshape(shape)
+        return draw.normal(keys[name], name, shape, std, layout)
+
+    def constant(name: str, shape: tuple[int, ...], value: float) -> Array:
+        return jnp.full(draw.box(name, shape, layout)[1], value, jnp.float32)
 
     def biases(**widths: int) -> dict[str, Array]:
-        return {f"{name}_bias": jnp.zeros((L, width), jnp.float32) for name, width in widths.items() if c.biases}
+        return {f"{n}_bias": constant(f"{n}_bias", (L, width), 0.0) for n, width in widths.items() if c.biases}
 
     layers = Layers(
-        norm=jnp.ones((L, D), jnp.float32),
+        norm=constant("norm", (L, D), 1.0),
         query=normal("query", (L, D, H, K), D**-0.5),
-        key=normal("key", (L, D, G * K), D**-0.5),
-        value=normal("value", (L, D, G * K), D**-0.5),
+        key=normal("key", (L, D, GK), D**-0.5),
+        value=normal("value", (L, D, GK), D**-0.5),
         gate=normal("gate", (L, D, F), D**-0.5) if gated else None,
         up=normal("up", (L, D, F), D**-0.5),
         attention_out=normal("attention_out", (L, H, K, D), (H * K) ** -0.5),
         mlp_out=normal("mlp_out", (L, F, D), F**-0.5),
-        mlp_norm=jnp.ones((L, D), jnp.float32) if serial else None,
-        **biases(norm=D, query=H * K, key=G * K, value=G * K, up=F, attention_out=D, mlp_out=D),
+        mlp_norm=constant("mlp_norm", (L, D), 1.0) if serial else None,
+        **biases(norm=D, query=H * K, key=GK, value=GK, up=F, attention_out=D, mlp_out=D),
         **(biases(gate=F) if gated else {}),
         **(biases(mlp_norm=D) if serial else {}),
     )
     return Decoder(
         embedding=normal("embedding", (V, D), 1.0),
         layers=layers,
-        norm=jnp.ones((D,), jnp.float32),
+        norm=constant("norm", (D,), 1.0),
         output=None if c.tied else normal("output", (V, D), 1.0),
         positions=normal("positions", (c.n_positions, D), 0.5) if c.positions == "learned" else None,
-        norm_bias=jnp.zeros((D,), jnp.float32) if c.biases else None,
+        norm_bias=constant("norm_bias", (D,), 0.0) if c.biases else None,
     )
 
 

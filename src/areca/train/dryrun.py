@@ -1,9 +1,10 @@
 """Will it fit, and how fast can it be: a training step on a mesh, compiled ahead of time on virtual devices.
 
-Nothing is allocated and no accelerator is needed. Exact are the bytes of parameters and optimizer, the FLOPs and the
-transfers (read off the program). The temporaries are those of XLA's CPU compiler, which widens bfloat16 to float32: an
-upper bound. Step times are rooflines: FLOPs at the peak and bytes at full speed of the links, once with transfers
-hidden behind computing and once after it.
+Nothing is allocated and no accelerator is needed. Exact are the bytes of parameters and optimizer, what is kept for the
+backward pass, the FLOPs and the transfers (read off the program). The temporaries come twice: an estimate of what is
+live (areca.train.memory), and those of XLA's CPU compiler, which widens bfloat16 to float32: an upper bound. Step times
+are rooflines: FLOPs at the peak and bytes at full speed of the links, once with transfers hidden behind computing and
+once after it.
 """
 
 import math
@@ -30,6 +31,13 @@ if TYPE_CHECKING:
 
 PALM_TOKENS_PER_SECOND = 238_300.0
 MOST_DEVICES = 2047  # XLA's CPU backend refuses more
+# The program is not run, so its machine code may be slow: made with these in an eighth of the time, the plan of memory
+# is the same to within a few hundred bytes.
+UNRUN = {
+    "xla_backend_optimization_level": "0",
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -115,7 +123,7 @@ def dry_run(asked: DryRun) -> dict[str, Any]:
     """Compiles the step and gathers what it takes. Needs a process with at least as many devices as are compiled."""
     from areca.model.layout import DATA, MODEL
     from areca.train import step
-    from areca.train.transfers import transfers
+    from areca.train.transfers import product_flops, transfers
 
     check(asked)
     data = asked.compiled_data()
@@ -125,8 +133,9 @@ def dry_run(asked: DryRun) -> dict[str, Any]:
     started = time.perf_counter()
     state = step.abstract_state(asked.model, asked.optimizer, layout, mesh)
     traced = step.trace_step(asked.model, asked.optimizer, state, batch, asked.context, layout, mesh)
-    memory = traced.lower().compile().memory_analysis()
+    memory = _planned(traced.lower()).memory_analysis()
     seconds = time.perf_counter() - started
+    temporaries = _temporaries(asked, traced.jaxpr, state.params, memory.temp_size_in_bytes)
 
     n = count_params(asked.model)
     # What is gathered or summed over data is the same bytes whatever the axis' length, but for (n - 1) / n.
@@ -135,7 +144,6 @@ def dry_run(asked: DryRun) -> dict[str, Any]:
         {**asdict(t), "bytes": round(t.bytes * (stretch if t.axis == DATA else 1.0))}
         for t in transfers(traced.jaxpr, {DATA: data, MODEL: asked.model_axis})
     ]
-    state_bytes = _state_bytes(asked)
     result = {
         "model": asdict(asked.model),
         "mesh": {"data": asked.data, "model": asked.model_axis, "islands": asked.islands},
@@ -155,13 +163,9 @@ def dry_run(asked: DryRun) -> dict[str, Any]:
             "argument_bytes": memory.argument_size_in_bytes,
             "temporary_bytes": memory.temp_size_in_bytes,
         },
-        "bytes_per_chip": {
-            **state_bytes,
-            "saved_activations": _saved_bytes(asked),
-            "temporaries_at_most": memory.temp_size_in_bytes,
-        },
+        "bytes_per_chip": _state_bytes(asked) | temporaries,
         "extrapolated": _extrapolated(asked, data),
-        "flops": _flops(asked),
+        "flops": _flops(asked) | {"products_per_chip_in_program": product_flops(traced.jaxpr)},
         "transfers": moved,
         "islands_exchange": _exchange(asked),
     }
@@ -182,12 +186,35 @@ def _state_bytes(asked: DryRun) -> dict[str, int]:
     return {"parameters": round(each), "optimizer": round(2 * each), "gradients": round(each)}
 
 
-def _saved_bytes(asked: DryRun) -> int | None:
-    """The input of every layer, cut over both axes: L B T D / devices. None where more is kept."""
-    if asked.remat != "block":
-        return None
+def _planned(lowered: Any) -> Any:
+    """Compiled, only to ask for its plan of memory."""
+    import jax
+
+    try:
+        return lowered.compile(compiler_options=UNRUN)
+    except jax.errors.JaxRuntimeError:  # an XLA that has no such options
+        return lowered.compile()
+
+
+def _temporaries(asked: DryRun, jaxpr: Any, params: Any, compiled: int) -> dict[str, Any]:
+    """What is kept for the backward pass, read off the program, and the temporaries: an estimate and a bound.
+
+    A single device writes out a few layers, so that nothing is stacked to be read: then only "block" is known.
+    """
+    from areca.train.memory import estimate
+    from areca.train.transfers import kept_bytes
+
     m = asked.model
-    return m.n_layers * asked.batch * asked.context * m.d_model * _itemsize(asked.dtype) // asked.devices
+    kept = kept_bytes(jaxpr, m.n_layers)
+    if kept is None and asked.remat == "block":
+        kept = m.n_layers * asked.batch * asked.context * m.d_model * _itemsize(asked.dtype) // asked.devices
+    found = None if kept is None else estimate(m, asked.layout(asked.data), params, asked.batch, asked.context, kept)
+    return {
+        "saved_activations": kept,
+        "temporaries_estimate": found and found.bytes,
+        "temporaries_at_most": max(compiled, found.bytes if found else 0),
+        "estimate": found and {"peak": found.peak, "moments": found.moments},
+    }
 
 
 def _extrapolated(asked: DryRun, data: int) -> list[str]:
@@ -225,12 +252,13 @@ def _verdicts(asked: DryRun, result: dict[str, Any]) -> dict[str, Any]:
     if chip is None:
         return {"fits": None, "roofline": None, "published": None}
     need = result["bytes_per_chip"]
-    total = need["parameters"] + need["optimizer"] + need["temporaries_at_most"]
-    fits = {"needed_at_most": total, "memory": chip.memory_bytes, "fits": total <= chip.memory_bytes}
+    state = need["parameters"] + need["optimizer"]
+    total = state + need["temporaries_at_most"]
+    fits: dict[str, Any] = {"needed_at_most": total, "memory": chip.memory_bytes, "fits": total <= chip.memory_bytes}
+    fits["needed_estimate"] = need["temporaries_estimate"] and state + need["temporaries_estimate"]
     if not fits["fits"]:  # the bound may be too high, the parts that are exact are not
-        least = need["parameters"] + need["optimizer"] + (need["saved_activations"] or 0)
-        fits["needed_at_least"] = least
-        fits["fits"] = None if least <= chip.memory_bytes else False
+        fits["needed_at_least"] = state + (need["saved_activations"] or 0)
+        fits["fits"] = None if fits["needed_at_least"] <= chip.memory_bytes else False
     compute = result["flops"]["hardware_per_chip"] / chip.peak(asked.dtype)
     inside = None
     if chip.interconnect_bytes_per_second:

@@ -118,7 +118,8 @@ def look(run_dir: Path, wanted: dict[str, Any], resume: Resume, say: Callable[[s
         one["config"]["data"]["store"] = one["store"]["path"]
     changed = [d for d in differences(old["config"], wanted["config"]) if not d.startswith("data.store:")]
     mesh = [d for d in changed if d.startswith("parallel.")]
-    changed = [d for d in changed if d not in mesh]
+    saves = [d for d in changed if d.startswith("checkpoint.")]  # no bit depends on when saves happen
+    changed = [d for d in changed if d not in mesh + saves]
     if changed:
         raise CheckpointError(
             f"{run_dir} was trained with another configuration ({'; '.join(changed[:6])}"
@@ -135,6 +136,8 @@ def look(run_dir: Path, wanted: dict[str, Any], resume: Resume, say: Callable[[s
     if moved:
         say(f"{run_dir} is resumed in another environment, so from here its bits may differ: {'; '.join(moved)}.")
     if not (run_dir / "result.json").exists():
+        if saves:
+            say(f"{run_dir} saves by other settings from here: {'; '.join(saves)}.")
         return None
     say(f"{run_dir} is finished already.")
     return read_json(run_dir / "result.json")

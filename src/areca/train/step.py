@@ -30,9 +30,12 @@ class TrainState:
     optimizer: Any
 
 
-def init_state(model: ModelConfig, optimizer: OptimizerConfig, seed: int) -> TrainState:
-    """The state before the first step; the key of the parameters is folded from (seed, purpose 0)."""
-    params: Any = decoder.init(model, jax.random.fold_in(jax.random.key(seed), 0))
+def init_state(model: ModelConfig, optimizer: OptimizerConfig, seed: int, layout: Layout = ONE_DEVICE) -> TrainState:
+    """The state before the first step; the key of the parameters is folded from (seed, purpose 0).
+
+    Under a mesh, one device's pieces.
+    """
+    params: Any = decoder.init(model, jax.random.fold_in(jax.random.key(seed), 0), layout)
     transformation = _optimizer(model, optimizer, params)
     return TrainState(jnp.zeros((), jnp.int32), params, transformation.init(params))
 
@@ -45,9 +48,23 @@ def _optimizer(model: ModelConfig, optimizer: OptimizerConfig, params: Any) -> A
 def first_state(
     model: ModelConfig, optimizer: OptimizerConfig, seed: int, layout: Layout = ONE_DEVICE, mesh: Mesh | None = None
 ) -> TrainState:
-    """`init_state`, made where its pieces lie. The same numbers on every mesh but for rounding."""
-    lies = None if mesh is None else layout.shardings(abstract_state(model, optimizer), mesh)
-    return jax.jit(lambda: init_state(model, optimizer, seed), out_shardings=lies)()
+    """`init_state`, each device making its own pieces and nothing else. The same bits on every mesh."""
+    return trace_first_state(model, optimizer, seed, layout, mesh).lower().compile()()
+
+
+def trace_first_state(
+    model: ModelConfig, optimizer: OptimizerConfig, seed: int, layout: Layout = ONE_DEVICE, mesh: Mesh | None = None
+) -> Any:
+    """The program of `first_state`, traced."""
+
+    def local() -> TrainState:
+        return init_state(model, optimizer, seed, layout)
+
+    if mesh is None:
+        return jax.jit(local).trace()
+    abstract = abstract_state(model, optimizer)
+    on_mesh = layout.on_mesh(local, mesh, (), layout.specs(abstract))
+    return jax.jit(on_mesh, out_shardings=layout.shardings(abstract, mesh)).trace()
 
 
 def train_step(

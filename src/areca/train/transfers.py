@@ -32,29 +32,50 @@ def transfers(jaxpr: Any, sizes: Mapping[str, int]) -> list[Transfer]:
     Scans count as often as they run. Raises ValueError for a loop whose length is not known.
     """
     found: dict[tuple[str, str], list[int]] = {}
-    for axis, kind, times, moved in _walk(getattr(jaxpr, "jaxpr", jaxpr), sizes, 1):
-        entry = found.setdefault((axis, kind), [0, 0])
-        entry[0] += times
-        entry[1] += moved
+    for eqn, times in equations(jaxpr):
+        name = eqn.primitive.name
+        if name not in _RING:
+            continue
+        axes = eqn.params.get("axis_name", eqn.params.get("axes"))
+        axes = [a for a in (axes if isinstance(axes, tuple | list) else (axes,)) if isinstance(a, str)]
+        n = math.prod(sizes[a] for a in axes)
+        if n > 1:
+            size = max(_bytes(eqn.invars), _bytes(eqn.outvars))
+            entry = found.setdefault(("+".join(axes), _PLAIN.get(name, "all-reduce")), [0, 0])
+            entry[0] += times
+            entry[1] += times * round(_RING[name] * size * (n - 1) / n)
     return [Transfer(*key, *values) for key, values in sorted(found.items())]
 
 
-def _walk(jaxpr: Any, sizes: Mapping[str, int], times: int) -> Iterator[tuple[str, str, int, int]]:
-    for eqn in jaxpr.eqns:
-        name = eqn.primitive.name
-        if name in _RING:
-            axes = eqn.params.get("axis_name", eqn.params.get("axes"))
-            axes = [a for a in (axes if isinstance(axes, tuple | list) else (axes,)) if isinstance(a, str)]
-            n = math.prod(sizes[a] for a in axes)
-            if n > 1:
-                size = max(_bytes(eqn.invars), _bytes(eqn.outvars))
-                moved = round(_RING[name] * size * (n - 1) / n)
-                yield "+".join(axes), _PLAIN.get(name, "all-reduce"), times, times * moved
+def product_flops(jaxpr: Any) -> int:
+    """FLOPs of all matrix products that one device computes: 2 for each multiplication, scans as often as they run."""
+    total = 0
+    for eqn, times in equations(jaxpr):
+        if eqn.primitive.name == "dot_general":
+            (contracted, _), _ = eqn.params["dimension_numbers"]
+            left = eqn.invars[0].aval.shape
+            each = math.prod(left[i] for i in contracted)
+            total += times * 2 * each * math.prod(eqn.outvars[0].aval.shape)
+    return total
+
+
+def kept_bytes(jaxpr: Any, layers: int) -> int | None:
+    """What the scan over layers stacks in the forward pass for the backward pass; None where layers are not scanned."""
+    for eqn, _ in equations(jaxpr):
+        if eqn.primitive.name == "scan" and eqn.params["length"] == layers:
+            return _bytes(eqn.outvars[eqn.params["num_carry"] :])
+    return None
+
+
+def equations(jaxpr: Any, times: int = 1) -> Iterator[tuple[Any, int]]:
+    """Every equation of a (closed) jaxpr and of those within, with how often it runs."""
+    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        yield eqn, times
         inner = list(_inner(eqn.params.values()))
-        if inner and name == "while":
-            raise ValueError("a while loop has no known length, so its transfers can't be counted.")
+        if inner and eqn.primitive.name == "while":
+            raise ValueError("a while loop has no known length, so what is in it can't be counted.")
         for sub in inner:
-            yield from _walk(sub, sizes, times * (eqn.params["length"] if name == "scan" else 1))
+            yield from equations(sub, times * (eqn.params["length"] if eqn.primitive.name == "scan" else 1))
 
 
 def _inner(values: Iterable[Any]) -> Iterator[Any]:
