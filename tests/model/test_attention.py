@@ -57,7 +57,7 @@ def test_looped_blocks_are_those_of_plain_attention(T, H, monkeypatch):
 
 def _equations_and_products(T):
     """Equations of the traced gradient, and FLOPs of its matrix products, for one head of width 4."""
-    x = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((1, T, 1, 4), (1, T, 4), (1, T, 4), (1, T, 1, 4))]
+    x = [jax.ShapeDtypeStruct(s, jnp.float32) for s in [(1, T, 1, 4)] * 4]
     jaxpr = jax.make_jaxpr(lambda *x: _value_and_gradients(attention, *x))(*x)
     return sum(1 for _ in equations(jaxpr)), product_flops(jaxpr)
 

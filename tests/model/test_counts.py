@@ -182,7 +182,7 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="must be a table of settings"):
         load_shape(str(path))
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(DataError, match="not valid JSON"):
+    with pytest.raises(DataError, match="is not text in UTF-8, so it is not JSON"):
         load_shape(str(path))
 
 
