@@ -2,9 +2,53 @@
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from areca import chips
+from areca.config import RunConfig
+from areca.model.counts import hardware_flops_utilisation, model_flops_utilisation
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a run computes on: the peak FLOP/s of a chip (None: unknown), where that is from, and how many chips."""
+
+    peak: float | None
+    source: str
+    chips: int
+
+    @staticmethod
+    def of(config: RunConfig) -> "Machine":
+        """This process' machine, as the run uses it. On a CPU that measures the peak."""
+        import jax
+
+        peak, source = peak_flops(jax.devices()[0])
+        # Virtual devices share the cores whose peak was measured.
+        on_cpu = jax.default_backend() == "cpu"
+        return Machine(peak, source, 1 if on_cpu else config.parallel.data * config.parallel.model)
+
+    def mfu(self, config: RunConfig, tokens_per_second: float) -> float | None:
+        """MFU as a fraction; None where the peak is unknown."""
+        if not (given := self._given(config, tokens_per_second)):
+            return None
+        return model_flops_utilisation(config.model, **given)
+
+    def hfu(self, config: RunConfig, tokens_per_second: float) -> float | None:
+        """HFU as a fraction; None where the peak is unknown."""
+        if not (given := self._given(config, tokens_per_second)):
+            return None
+        return hardware_flops_utilisation(config.model, **given, remat=config.parallel.remat)
+
+    def _given(self, config: RunConfig, tokens_per_second: float) -> dict[str, Any]:
+        if self.peak is None:
+            return {}
+        return {
+            "context": config.data.context,
+            "tokens_per_second": tokens_per_second,
+            "chips": self.chips,
+            "peak_flops_per_chip": self.peak,
+        }
 
 
 def peak_flops(device: Any, dtype: str = "bfloat16") -> tuple[float | None, str]:

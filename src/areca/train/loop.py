@@ -22,19 +22,13 @@ from areca.data.batches import Batches
 from areca.data.store import TokenStore
 from areca.errors import Diverged, Interrupted, TrainingError
 from areca.files import write_json
-from areca.model.counts import (
-    count_params,
-    exact_flops_per_token,
-    hardware_flops_utilisation,
-    model_flops_utilisation,
-    six_nd,
-)
+from areca.model.counts import count_params
 from areca.train import guard, rewinds, schedules
 from areca.train.checkpoint import Checkpoints
-from areca.train.efficiency import steady_tokens_per_second
 from areca.train.identity import Resume, check, identify, layout_of, look, parameters_sha256
 from areca.train.progress import Listener, Progress, Say
 from areca.train.record import RunRecord, read_events, read_metrics
+from areca.train.result import result_of
 from areca.train.saves import Saves, state_bytes
 from areca.train.signals import Stop, stop_requests
 
@@ -158,8 +152,8 @@ class _Run:
         self.saves, self.state_bytes = Saves(rows, past), state_bytes(self.abstract)
         abandoned = sum(e["seconds"] for e in past if e["event"] == "rewind")
         self.seconds = sum(row["seconds"] for row in rows) + abandoned
-        self.record.append_event("resume" if resumed else "start", step=self.step, peak_flops=self.peak,
-                                 peak_source=self.peak_source, compile_seconds=self.compile_seconds)  # fmt: skip
+        self.record.append_event("resume" if resumed else "start", step=self.step, peak_flops=self.machine.peak,
+                                 peak_source=self.machine.source, compile_seconds=self.compile_seconds)  # fmt: skip
         if (untold := rewinds.untold(self.rewinds, past)) is not None:
             self._tell(untold, 0.0)
         if resumed:
@@ -168,15 +162,12 @@ class _Run:
 
     def _compile(self) -> float:
         """Measures the machine and makes the programs; returns when the programs were begun."""
-        import jax
 
         from areca.train import efficiency, step
         from areca.train.evaluate import Evaluator
 
         c = self.config
-        self.peak, self.peak_source = efficiency.peak_flops(jax.devices()[0])
-        # Virtual devices share the cores whose peak was measured.
-        self.chips = 1 if jax.default_backend() == "cpu" else c.parallel.data * c.parallel.model
+        self.machine = efficiency.Machine.of(c)
         started = time.perf_counter()
         layout = layout_of(c)
         mesh = layout.mesh() if layout.devices > 1 else None
@@ -301,37 +292,21 @@ class _Run:
         if self.saves.last is not None:
             self.saves.last += time.perf_counter() - started
         held_out = self._evaluate(self.step)
-        rows = read_metrics(self.run_dir)
-        last = rows[-max(1, len(rows) // 20) :]
-        c, tokens = self.config, self.plan[-1].tokens
-        n = count_params(c.model)
-        steady = steady_tokens_per_second(rows, c.data.context)
-        result = {
-            "n_params": n.non_embedding,
-            "n_params_total": n.total,
-            "n_tokens": tokens,
-            "flops_6nd": six_nd(c.model, tokens),
-            "flops_exact": exact_flops_per_token(c.model, c.data.context) * tokens,
-            "loss": held_out["loss"],
-            "loss_by_corpus": held_out["by_corpus"],
-            "heldout_tokens": held_out["tokens"],
-            "train_loss_last": sum(r["loss"] for r in last) / len(last),
-            "steps": self.step,
-            "rewinds": len(self.rewinds),
-            "skipped_tokens": rewinds.skipped_tokens(self.rewinds, c.data.context),
-            "seconds": self.seconds,
-            "compile_seconds": self.compile_seconds,
-            "tokens_per_second": steady,
-            "mfu": self._mfu(steady),
-            "hfu": self._hfu(steady),
-            "saves": self.saves.result(self.seconds),
-            "peak_flops": self.peak,
-            "peak_source": self.peak_source,
-            "parameters_sha256": parameters_sha256(self.state.params),
-            "fingerprint": self.identity["fingerprint"],
-            "labels": labels,
-            **{k: self.identity[k] for k in ("together",) if k in self.identity},
-        } | _footprint(self.seconds, self.identity["topology"])
+        result = result_of(
+            self.config,
+            self.identity,
+            held_out,
+            rows=read_metrics(self.run_dir),
+            machine=self.machine,
+            past=self.rewinds,
+            measured={
+                "seconds": self.seconds,
+                "compile_seconds": self.compile_seconds,
+                "saves": self.saves.result(self.seconds),
+                "parameters_sha256": parameters_sha256(self.state.params),
+            },
+            labels=labels,
+        )
         write_json(self.run_dir / "result.json", result)
         self.record.append_event("finish", **{
             "step": self.step, **{k: result[k] for k in ("loss", "rewinds", "skipped_tokens")}})  # fmt: skip
@@ -363,7 +338,7 @@ class _Run:
         values = dict(zip(METRICS, map(float, metrics), strict=True))
         self.seconds += seconds
         speed = p.batch * self.config.data.context / seconds
-        mfu = self._mfu(speed)
+        mfu = self.machine.mfu(self.config, speed)
         row = {
             "step": p.step,
             "tokens": p.tokens,
@@ -372,7 +347,7 @@ class _Run:
             "batch": p.batch,
             "tokens_per_second": speed,
             "mfu": mfu,
-            "hfu": self._hfu(speed),
+            "hfu": self.machine.hfu(self.config, speed),
             "seconds": seconds,
             "steady": self.steady,
             "saving": saving,
@@ -395,7 +370,7 @@ class _Run:
                     total_tokens=self.plan[-1].tokens,
                     loss=values["loss"],
                     tokens_per_second=1.0 / self.smooth,
-                    mfu=self._mfu(1.0 / self.smooth),
+                    mfu=self.machine.mfu(self.config, 1.0 / self.smooth),
                     seconds_left=left * self.seconds / p.step,
                 )
             )
@@ -471,39 +446,6 @@ class _Run:
             f"stopped by {signal.Signals(number).name} at step {self.step} of {len(self.plan)}"
             f"{', which is saved' if self.step else ', before the first'}; go on with --resume."
         )
-
-    def _mfu(self, tokens_per_second: float) -> float | None:
-        if self.peak is None:
-            return None
-        return model_flops_utilisation(
-            self.config.model,
-            context=self.config.data.context,
-            tokens_per_second=tokens_per_second,
-            chips=self.chips,
-            peak_flops_per_chip=self.peak,
-        )
-
-    def _hfu(self, tokens_per_second: float) -> float | None:
-        if self.peak is None:
-            return None
-        return hardware_flops_utilisation(
-            self.config.model,
-            context=self.config.data.context,
-            tokens_per_second=tokens_per_second,
-            chips=self.chips,
-            peak_flops_per_chip=self.peak,
-            remat=self.config.parallel.remat,
-        )
-
-
-def _footprint(seconds: float, topology: dict[str, Any]) -> dict[str, Any]:
-    """Energy and carbon of the run: an estimate from the cores in use on a CPU, unknown elsewhere."""
-    from areca.footprint.energy import estimate_run
-
-    if topology["backend"] != "cpu":
-        unknown = {"value": None, "kind": f"unknown: no sensor is read for {topology['device_kind']}"}
-        return {"energy_kwh": unknown, "carbon_kg": unknown}
-    return estimate_run(seconds, min(topology["threads"], runtime.available_cores()))
 
 
 @contextlib.contextmanager

@@ -147,8 +147,7 @@ class _One(_Run):
 
     def _compile(self) -> float:
         g = self.group
-        self.peak, self.peak_source, self.chips = g.peak, g.peak_source, g.chips
-        self.abstract, self.evaluate = g.abstract, g.evaluate
+        self.machine, self.abstract, self.evaluate = g.machine, g.abstract, g.evaluate
         self.init_state = lambda: g.first(np.uint32(self.config.seed))
         return time.perf_counter() - g.compile_seconds / len(g.places)
 

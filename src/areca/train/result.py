@@ -1,0 +1,65 @@
+"""result.json: what a finished run got and what it cost."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from areca import runtime
+from areca.config import RunConfig
+from areca.model.counts import count_params, exact_flops_per_token, six_nd
+from areca.train import rewinds
+from areca.train.efficiency import Machine, steady_tokens_per_second
+
+
+def result_of(
+    config: RunConfig,
+    identity: Mapping[str, Any],
+    held_out: Mapping[str, Any],
+    *,
+    rows: Sequence[Mapping[str, Any]],
+    machine: Machine,
+    past: rewinds.Rewinds,
+    measured: Mapping[str, Any],
+    labels: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The content of result.json: N, D, FLOPs of both kinds, losses in nats, speed, seconds, energy and carbon.
+
+    `rows` are the lines of metrics.jsonl, `identity` run.json, `held_out` the last evaluation, `past` the rewinds.
+    `measured` has what only the process knows, `seconds` of all steps among it.
+    """
+    last = rows[-max(1, len(rows) // 20) :]
+    n, tokens, context = count_params(config.model), rows[-1]["tokens"], config.data.context
+    steady = steady_tokens_per_second(rows, context)
+    return {
+        "n_params": n.non_embedding,
+        "n_params_total": n.total,
+        "n_tokens": tokens,
+        "flops_6nd": six_nd(config.model, tokens),
+        "flops_exact": exact_flops_per_token(config.model, context) * tokens,
+        "loss": held_out["loss"],
+        "loss_by_corpus": held_out["by_corpus"],
+        "heldout_tokens": held_out["tokens"],
+        "train_loss_last": sum(r["loss"] for r in last) / len(last),
+        "steps": rows[-1]["step"],
+        "rewinds": len(past),
+        "skipped_tokens": rewinds.skipped_tokens(past, context),
+        "tokens_per_second": steady,
+        "mfu": machine.mfu(config, steady),
+        "hfu": machine.hfu(config, steady),
+        "peak_flops": machine.peak,
+        "peak_source": machine.source,
+        "fingerprint": identity["fingerprint"],
+        **measured,
+        "labels": dict(labels),
+        **{k: identity[k] for k in ("together",) if k in identity},
+        **_footprint(measured["seconds"], identity["topology"]),
+    }
+
+
+def _footprint(seconds: float, topology: Mapping[str, Any]) -> dict[str, Any]:
+    """Energy and carbon of the run: an estimate from the cores in use on a CPU, unknown elsewhere."""
+    from areca.footprint.energy import estimate_run
+
+    if topology["backend"] != "cpu":
+        unknown = {"value": None, "kind": f"unknown: no sensor is read for {topology['device_kind']}"}
+        return {"energy_kwh": unknown, "carbon_kg": unknown}
+    return estimate_run(seconds, min(topology["threads"], runtime.available_cores()))
