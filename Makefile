@@ -23,7 +23,7 @@ TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MPLBACKEND=agg
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest
 
 .PHONY: help quickstart install dev test test-fast test-interop test-browser chromium lint format lock \
-	bench-train-step bench-kill bench-ladder clean distclean
+	bench-train-step bench-kill bench-ladder bench-transfer bench-deviations clean distclean
 
 help:
 	@echo 'make quickstart        install, then corpus -> ladder -> law -> plan -> verified run -> report (OUT=, ARGS=)'
@@ -36,6 +36,8 @@ help:
 	@echo 'make bench-train-step  a training step beside PyTorch and transformers'
 	@echo 'make bench-kill        a run killed again and again, resumed, compared bit for bit'
 	@echo 'make bench-ladder      small runs one after another, as processes, and as one program'
+	@echo 'make bench-transfer    the best learning rate over widths, PaLM and muP (ARGS="--out DIR --store STORE")'
+	@echo 'make bench-deviations  each of PaLM'"'"'s choices switched: time and loss (ARGS="time", "loss --out DIR --store STORE")'
 	@echo 'make lock              resolve requirements.lock anew'
 	@echo 'make clean             remove caches; `make distclean` also the environments'
 
@@ -111,6 +113,12 @@ bench-kill: dev
 
 bench-ladder: dev
 	$(BIN)/python benchmarks/ladder.py $(ARGS)
+
+bench-transfer: dev
+	$(BIN)/python benchmarks/transfer.py $(ARGS)
+
+bench-deviations: dev
+	$(BIN)/python benchmarks/deviations.py $(ARGS)
 
 # ---- upkeep
 
