@@ -143,7 +143,7 @@ def test_a_flipped_bit_in_any_file_is_found_before_orbax_loads(tmp_path, monkeyp
             message = str(caught.value)
             assert "checkpoint step 2" in message
             assert path.relative_to(tmp_path / "2").as_posix() in message
-            assert "step 1 is intact: go on from it with --from-step 1" in message
+            assert "step 1 is intact: go on from it with --resume --from-step 1" in message
         path.write_bytes(whole)
 
 
