@@ -367,7 +367,8 @@ def test_a_list_of_rewinds_that_was_lost_or_changed_is_said(recovered, poisoned_
     if damage is not None:
         (run / "rewinds.json").write_text(damage)
     metrics = (run / "metrics.jsonl").read_bytes()
-    with pytest.raises(CheckpointError, match=r"rewinds\.json .*restore it from a copy, or go on with --resume --from-step 100"):
+    way_out = r"rewinds\.json .*restore it from a copy, or go on with --resume --from-step 100"
+    with pytest.raises(CheckpointError, match=way_out):
         train(_config(poisoned_store), run, resume="must")
     assert (run / "metrics.jsonl").read_bytes() == metrics
     if damage is None:

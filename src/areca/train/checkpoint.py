@@ -323,7 +323,8 @@ class Checkpoints:
     def _way_out(self, entry: Entry) -> str:
         for older in reversed(self._entries):
             if older.step < entry.step and fault(self._path(older.step), older) is None:
-                how = f"go on from it with --resume --from-step {older.step}" if self.writable else f"use --step {older.step}"
+                resume = f"go on from it with --resume --from-step {older.step}"
+                how = resume if self.writable else f"use --step {older.step}"
                 return f"the older checkpoint of step {older.step} is intact: {how}"
         return (
             "no older checkpoint is intact, so restore the files from a copy or start the run again in a new directory"

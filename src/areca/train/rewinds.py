@@ -128,7 +128,9 @@ def _of(checkpoints: Checkpoints) -> Rewinds:
 
 def _or(checkpoints: Checkpoints) -> str:
     latest = checkpoints.latest()
-    return f", or go on with --resume --from-step {latest.step}, which takes the checkpoint's own list" if latest else ""
+    if latest is None:
+        return ""
+    return f", or go on with --resume --from-step {latest.step}, which takes the checkpoint's own list"
 
 
 def _parse(rows: Any) -> Rewinds:
