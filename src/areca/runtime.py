@@ -6,8 +6,10 @@ already mapped; without it a step spends up to a fifth of its time on page fault
 """
 
 import ctypes
+import hashlib
 import os
 import platform
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -45,7 +47,7 @@ def prepare(threads: int = 0, *, devices: int = 1, cache: bool = True) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     keep_memory_mapped()
     if cache:
-        _use_compilation_cache()
+        _use_compilation_cache(threads, devices)
     _prepared = threads
     return threads
 
@@ -149,8 +151,27 @@ def _show_devices(devices: int) -> None:
         os.environ["JAX_NUM_CPU_DEVICES"] = str(devices)
 
 
-def _use_compilation_cache() -> None:
-    directory = cache_directory() / "compiled"
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(directory))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+def _use_compilation_cache(threads: int, devices: int) -> None:
+    """Compiled programs are kept by processor, threads and devices.
+
+    XLA's CPU compiler cuts a program for the threads it has, and jax's cache does not tell such programs apart: a
+    process of two threads would take one compiled for one, and compute other bits, slower (docs/log.md).
+    """
+    shown = re.search(r"xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+    shown = int(shown[1]) if shown else max(devices, int(os.environ.get("JAX_NUM_CPU_DEVICES") or 1))
+    processor = hashlib.sha256(f"{platform.machine()} {processor_name()}".encode()).hexdigest()[:8]
+    place = f"{processor}-{threads}-threads-{shown}-devices"
+    given = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    directory = Path(given) if given else cache_directory() / "compiled"
+    if re.fullmatch(r"[0-9a-f]{8}-\d+-threads-\d+-devices", directory.name):  # a parent's, of its own topology
+        directory = directory.parent
+    settings = {
+        "jax_compilation_cache_dir": str(directory / place),
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    for name, value in settings.items():
+        if name.upper() not in os.environ or name == "jax_compilation_cache_dir":
+            os.environ[name.upper()] = str(value)
+            if "jax" in sys.modules:  # it has read the environment already
+                sys.modules["jax"].config.update(name, value)
