@@ -120,7 +120,7 @@ def test_the_first_state_has_the_same_bits_on_every_mesh(sizes):
 
 def _drawing(model, layout):
     """(bytes of a device's state, of the temporaries of making it, of the largest array that it draws at once)."""
-    traced = step.trace_first_state(model, OptimizerConfig(), 0, layout, layout.mesh())
+    traced = step.trace_first_state(model, OptimizerConfig(), layout, layout.mesh())
     memory = traced.lower().compile(compiler_options=UNRUN).memory_analysis()
     c = model.resolved()
     largest = max(c.vocab_size * c.d_model, c.d_model * c.d_ff, c.d_model * c.n_heads * c.head_dim)

@@ -53,6 +53,23 @@ def test_minutes_pick_budgets_by_arithmetic_and_rise_together():
         Settings(minutes=0.5).budgets()
 
 
+def test_the_same_shapes_are_compiled_once_for_all_ladders(store, tmp_path, monkeypatch):
+    monkeypatch.setenv("ARECA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+
+    def compiled() -> set[str]:
+        """Names of the programs in the cache; it also has a file for when each was last used."""
+        return {p.name for p in (tmp_path / "cache").rglob("*") if p.is_file() and not p.name.endswith("-atime")}
+
+    for out in ("first", "second"):
+        ladder = plan_ladder(tmp_path / out, store, [2e7], sizes=1, context=16, epochs=1e6, seed=len(out))
+        _run(ladder, workers=1)
+        if out == "first":
+            before = compiled()
+    assert len(before) >= 3  # the first state, the step, the evaluation
+    assert compiled() == before
+
+
 def test_a_ladder_larger_than_the_text_is_refused_with_the_run_that_is(store, tmp_path):
     with pytest.raises(DataError, match="times over"):
         plan_ladder(tmp_path, store, [1e15], sizes=2, context=16)

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 from jax.sharding import Mesh, NamedSharding
@@ -30,7 +31,9 @@ class TrainState:
     optimizer: Any
 
 
-def init_state(model: ModelConfig, optimizer: OptimizerConfig, seed: int, layout: Layout = ONE_DEVICE) -> TrainState:
+def init_state(
+    model: ModelConfig, optimizer: OptimizerConfig, seed: int | Array, layout: Layout = ONE_DEVICE
+) -> TrainState:
     """The state before the first step; the key of the parameters is folded from (seed, purpose 0).
 
     Under a mesh, one device's pieces.
@@ -49,22 +52,23 @@ def first_state(
     model: ModelConfig, optimizer: OptimizerConfig, seed: int, layout: Layout = ONE_DEVICE, mesh: Mesh | None = None
 ) -> TrainState:
     """`init_state`, each device making its own pieces and nothing else. The same bits on every mesh."""
-    return trace_first_state(model, optimizer, seed, layout, mesh).lower().compile()()
+    return trace_first_state(model, optimizer, layout, mesh).lower().compile()(np.uint32(seed))
 
 
 def trace_first_state(
-    model: ModelConfig, optimizer: OptimizerConfig, seed: int, layout: Layout = ONE_DEVICE, mesh: Mesh | None = None
+    model: ModelConfig, optimizer: OptimizerConfig, layout: Layout = ONE_DEVICE, mesh: Mesh | None = None
 ) -> Any:
-    """The program of `first_state`, traced."""
+    """The program of `first_state`, traced. It takes the seed, so that one compilation serves all seeds."""
 
-    def local() -> TrainState:
+    def local(seed: Array) -> TrainState:
         return init_state(model, optimizer, seed, layout)
 
+    seed = jax.ShapeDtypeStruct((), jnp.uint32)
     if mesh is None:
-        return jax.jit(local).trace()
+        return jax.jit(local).trace(seed)
     abstract = abstract_state(model, optimizer)
-    on_mesh = layout.on_mesh(local, mesh, (), layout.specs(abstract))
-    return jax.jit(on_mesh, out_shardings=layout.shardings(abstract, mesh)).trace()
+    on_mesh = layout.on_mesh(local, mesh, (P(),), layout.specs(abstract))
+    return jax.jit(on_mesh, out_shardings=layout.shardings(abstract, mesh)).trace(seed)
 
 
 def train_step(
