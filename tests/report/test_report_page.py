@@ -4,6 +4,7 @@ import json
 import re
 from html.parser import HTMLParser
 from importlib import resources
+from itertools import pairwise
 
 import pytest
 from synthetic_quickstart import BUDGETS, NOISE, SAMPLES, best_size, loss, write_quickstart, write_run
@@ -12,6 +13,8 @@ from areca.cli.main import main
 from areca.errors import ConfigError, DataError
 from areca.files import sha256_file
 from areca.report import build_report
+from areca.report.curves import internals
+from areca.report.gather import Run
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +155,22 @@ def test_every_quickstart_section_has_its_plot(built):
     for figure in figures(built[1]).values():
         for axis in ("xaxis", "yaxis"):
             assert figure["layout"][axis]["title"]["text"]
+
+
+def test_a_runs_inside_is_drawn_from_rate_to_mfu(tmp_path):
+    steps = range(1, 6)
+    metrics = {"tokens": [64.0 * i for i in steps], "learning_rate": [0.01 * i for i in steps]}
+    metrics |= {"batch": [4.0] * 2 + [8.0] * 3, "grad_norm": [1.0 / i for i in steps]}
+    metrics |= {name: [None] * 5 for name in ("update_norm", "param_norm", "mfu")}
+    drawn = internals([Run("one", tmp_path, None, None, metrics, [])])
+    assert drawn is not None
+    titles = {drawn["layout"][axis]["title"]["text"]: axis for axis in drawn["layout"] if axis.startswith("yaxis")}
+    assert list(titles) == ["learning rate", "batch, sequences", "gradient norm"]  # what was recorded, in this order
+    by_axis = {t["yaxis"].replace("y", "yaxis"): t["y"] for t in drawn["data"]}
+    assert by_axis[titles["batch, sequences"]] == [4, 4, 8, 8, 8]
+    assert drawn["layout"]["xaxis"]["anchor"] == "y3"
+    domains = [drawn["layout"][axis]["domain"] for axis in titles.values()]
+    assert all(lower[1] < upper[0] for upper, lower in pairwise(domains))
 
 
 def test_valleys_are_lowest_at_the_laws_own_best_sizes(built):

@@ -1,4 +1,4 @@
-"""Figures along training as plain plotly JSON: loss of all runs, learning rate and gradient norm of some."""
+"""Figures along training as plain plotly JSON: loss of all runs; rates, norms, batch and MFU of some."""
 
 from collections.abc import Sequence
 
@@ -9,6 +9,14 @@ from areca.report.figures import COLOURS, Budgets, Figure, around, axis, figure,
 from areca.report.gather import Run, positive
 
 POINTS = 300  # at most, of one curve
+PANELS = (  # of what is seen inside a run: column of metrics.jsonl, title, whether on a logarithmic axis
+    ("learning_rate", "learning rate", False),
+    ("batch", "batch, sequences", False),
+    ("grad_norm", "gradient norm", True),
+    ("update_norm", "update norm", True),
+    ("param_norm", "parameter norm", False),
+    ("mfu", "MFU", False),
+)
 
 
 def downsample(
@@ -104,36 +112,41 @@ def heldout(run: Run) -> list[tuple[float, float]]:
 
 
 def internals(runs: Sequence[Run]) -> Figure | None:
-    """Learning rate above, gradient norm below, against tokens; for one run or a few."""
+    """The panels of PANELS, one under the other, against tokens; for one run or a few."""
+    shown = [p for p in PANELS if any(len(downsample(r.metrics["tokens"], r.metrics[p[0]])[0]) for r in runs)]
+    if not shown:
+        return None
     data: list[Figure] = []
-    norms: list[float] = []
-    for i, run in enumerate(runs):
-        colour = "@ink" if len(runs) == 1 else f"@c{i % COLOURS}"
-        name = markup.text(run.name)
-        for column, title, where in (("learning_rate", "learning rate", "y"), ("grad_norm", "gradient norm", "y2")):
+    axes: dict[str, Figure] = {}
+    for row, (column, title, logarithmic) in enumerate(shown):
+        number = "" if row == 0 else str(row + 1)
+        drawn: list[float] = []
+        for i, run in enumerate(runs):
             x, y = downsample(run.metrics["tokens"], run.metrics[column], logarithmic=False)
             if not len(x):
                 continue
-            if where == "y2":
-                norms += [float(v) for v in y if v > 0]
+            name = markup.text(run.name)
+            drawn += [float(v) for v in y if v > 0]
+            colour = f"@c{(row if len(runs) == 1 else i) % COLOURS}"
             data.append(
                 {
                     "type": "scatter",
                     "mode": "lines",
                     "name": name,
                     "legendgroup": name,
-                    "showlegend": len(runs) > 1 and where == "y",
+                    "showlegend": len(runs) > 1 and row == 0,
                     "x": rounded(x, 5),
                     "y": rounded(y, 4),
-                    "yaxis": where,
-                    "line": {"color": colour if len(runs) > 1 else ("@c0" if where == "y" else "@c1"), "width": 1.8},
+                    "yaxis": f"y{number}",
+                    "line": {"color": colour, "width": 1.8},
                     "hovertemplate": f"%{{x:.3s}} tokens<br>{title} %{{y:.3g}}<extra></extra>",
                 }
             )
-    if not data:
-        return None
-    lower = axis(title="gradient norm", domain=[0.0, 0.46])
-    if norms:
-        lower = axis(title="gradient norm", limits=around(norms, 1.1), labels="{:g}".format, domain=[0.0, 0.46])
-    x_axis = {"title": "tokens seen", "tickformat": "~s", "anchor": "y2"}
-    return figure(data, x_axis, {"title": "learning rate", "domain": [0.54, 1.0]}, yaxis2=lower)
+        low = 1 - (row + 1) / len(shown)
+        options: Figure = {"domain": [max(0.0, low + 0.03), 1 - row / len(shown) - 0.01]}
+        if logarithmic and drawn:
+            options |= {"limits": around(drawn, 1.1), "labels": "{:g}".format}
+        axes[f"yaxis{number}"] = {"title": title} | options
+    x_axis = {"title": "tokens seen", "tickformat": "~s", "anchor": f"y{len(shown)}" if len(shown) > 1 else "y"}
+    lower = {name: axis(**options) for name, options in axes.items() if name != "yaxis"}
+    return figure(data, x_axis, axes["yaxis"], **lower)

@@ -14,7 +14,9 @@ from areca.errors import DataError
 from areca.files import read_json, read_jsonl
 
 # The columns of metrics.jsonl that the page draws.
-METRICS = ("tokens", "loss", "grad_norm", "learning_rate", "batch", "tokens_per_second")
+METRICS = (
+    "tokens", "loss", "grad_norm", "update_norm", "param_norm", "learning_rate", "batch", "tokens_per_second", "mfu",
+)  # fmt: skip
 RUN_FILES = ("run.json", "result.json", "metrics.jsonl", "events.jsonl")
 
 

@@ -151,13 +151,13 @@ def _training(found: Gathered, budgets: Budgets, place: Any) -> str:
         "of the verifying run" if found.verify else "of the runs" if len(found.runs) <= 6 else "of the first six runs"
     )
     inner = place(
-        "plot-internals", f"Learning rate and gradient norm {title}", curves.internals(watched),
-        "There are no metrics to draw.", "", 420,
+        "plot-internals", f"Learning rate, batch, norms and MFU {title}", curves.internals(watched),
+        "There are no metrics to draw.", "", 900,
     )  # fmt: skip
     told = "".join(f"<li>{words}</li>" for words in spikes.sentences(found.all_runs))
     told = f'<h3>Spikes and rewinds</h3><ul class="spikes">{told}</ul>' if told else ""
     return section(
-        "training", "Training curves", loss, told, f"<h3>Learning rate and gradient norm {title}</h3>", inner
+        "training", "Training curves", loss, told, f"<h3>Learning rate, batch, norms and MFU {title}</h3>", inner
     )
 
 
