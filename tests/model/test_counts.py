@@ -132,6 +132,15 @@ def test_a_rematerialized_block_multiplies_again_what_is_counted(changes):
     assert flops(jax.checkpoint(block)) - flops(block) == T * recomputed_flops_per_token(c, T, "block")
 
 
+@pytest.mark.parametrize("changes", [{}, {"tied": False}, {"positions": "learned", "n_positions": 64}])
+def test_rows_that_are_looked_up_are_no_work_of_the_hardware(changes):
+    # Without rematerialization all that is left beside the products are PaLM's 6 for each number of a norm.
+    shape = dataclasses.replace(TINY, **changes)
+    assert hardware_flops_per_token(shape, 7) == exact_flops_per_token(shape, 7) + 6 * count_params(shape).norms
+    given = {"context": 7, "tokens_per_second": 10.0, "chips": 1, "peak_flops_per_chip": 1e6}
+    assert model_flops_utilisation(shape, **given) == pytest.approx(hardware_flops_per_token(shape, 7) * 10 / 1e6)
+
+
 def test_a_shape_is_a_preset_a_file_or_widths(tmp_path):
     widths = {"vocab_size": 11, "d_model": 6, "n_layers": 2, "n_heads": 3, "head_dim": 4, "d_ff": 5}
     by_widths = load_shape("", context=7, **widths)

@@ -1,5 +1,6 @@
 """The dry run: bytes, FLOPs and transfers against arithmetic, and the published pod."""
 
+import dataclasses
 import json
 import math
 import os
@@ -201,3 +202,9 @@ def test_a_mesh_that_is_too_large_to_simulate_is_compiled_on_its_largest_divisor
     with pytest.raises(ConfigError, match="d_model 18432 is not divisible"):
         check(DryRun(PRESETS["palm-540b"].resolved(), 100, 12, 1000, 2048))
     assert math.isclose(asked.devices, 3072)
+
+
+def test_a_context_beyond_the_learned_positions_is_refused():
+    model = dataclasses.replace(SMALL, positions="learned", n_positions=16)
+    with pytest.raises(ConfigError, match="context is 32 and the model learns 16 positions; give n_positions at least"):
+        check(DryRun(model, 1, 1, 8, 32))

@@ -59,12 +59,19 @@ def count(
 
 def _print(r: dict[str, Any], peak_source: str) -> None:
     c, parts, memory = r["config"], r["n_params_by_part"], r["memory_bytes_float32"]
+    grouped = c["n_kv_heads"] > 1
+    tables = ("V D" if c["tied"] else "2 V D") + (" + P D" if c["n_positions"] else "")
     rows = [
         ("parameters, all", f"{r['n_params_total']:,}", f"{short(r['n_params_in_matrices'])} in matrices"),
-        ("  embedding, in and out", f"{parts['embedding']:,}", "V D"),
-        ("  attention", f"{parts['attention']:,}", "L (2 D H K + 2 D K)"),
-        ("  feed-forward", f"{parts['mlp']:,}", "L 3 D F"),
-        ("  norms", f"{parts['norms']:,}", "(L + 1) D"),
+        (
+            "  embedding, in and out",
+            f"{parts['embedding']:,}",
+            tables,
+        ),
+        ("  attention", f"{parts['attention']:,}", "L (2 D H K + 2 D G K)" if grouped else "L (2 D H K + 2 D K)"),
+        ("  feed-forward", f"{parts['mlp']:,}", "L 3 D F" if c["mlp"] == "swiglu" else "L 2 D F"),
+        ("  norms", f"{parts['norms']:,}", "(2 L + 1) D" if c["block"] == "serial" else "(L + 1) D"),
+        *([("  biases", f"{parts['biases']:,}", "one for each output")] if c["biases"] else []),
         ("N, without embedding", f"{r['n_params']:,}", short(r["n_params"])),
         ("exact FLOPs a token", f"{r['exact_flops_per_token']:.5g}", "training, all matrix products"),
         ("  T x T attention", f"{r['attention_flops_per_token']:.5g}", "12 L H K T"),

@@ -94,7 +94,7 @@ def _bytes(console: Any, r: dict[str, Any]) -> None:
         ("activations kept", need["saved_activations"], "exact, as the program stacks them"),
         ("temporaries, these included", need["temporaries_estimate"], f"estimate of what is live ({_peak(need)})"),
         (
-            "  the same, at most",
+            "  temporaries, at most",
             need["temporaries_at_most"],
             "bound: compiled for CPUs, in float32" if compiled else "bound: less when compiled for CPUs",
         ),

@@ -174,7 +174,7 @@ _SHAPE: dict[str, tuple[type, str]] = {
     "vocab_size": (int, "V, tokens in the vocabulary; the model's own if not given, as for the next five."),
     "d_model": (int, "D, the model's width."),
     "n_layers": (int, "L, the number of blocks."),
-    "n_heads": (int, "H, query heads; all share one key and value head."),
+    "n_heads": (int, "H, query heads; they share one key and value head unless a file sets n_kv_heads."),
     "head_dim": (int, "K, width of a head; D / H if not given."),
     "d_ff": (int, "F, feed-forward width; 4 D if not given."),
 }

@@ -41,6 +41,14 @@ class ModelConfig:
         """
         return max(1.0, self.d_model / self.base_width) if self.base_width else 1.0
 
+    def check_context(self, name: str, context: int) -> None:
+        """ConfigError if the model has not learned so many positions; `name` is what the user calls the context."""
+        if self.positions == "learned" and context > self.n_positions:
+            raise ConfigError(
+                f"{name} is {context} and the model learns {self.n_positions} positions; give n_positions at least "
+                "the context."
+            )
+
     def resolved(self) -> "ModelConfig":
         """This configuration with every field explicit; ConfigError names the first that can't be."""
         from dataclasses import replace
@@ -48,7 +56,11 @@ class ModelConfig:
         for name in ("vocab_size", "d_model", "n_layers", "n_heads"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1.")
-        for name in ("head_dim", "d_ff", "base_width"):
+        if self.base_width < 0:
+            raise ConfigError(
+                f"base_width is {self.base_width}; give a width, or 0 for PaLM's parametrization at every D."
+            )
+        for name in ("head_dim", "d_ff"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; leave it 0 for PaLM's rule or give a width.")
         for name in ("vocab_size", "d_model", "n_layers", "n_heads", "head_dim", "d_ff"):

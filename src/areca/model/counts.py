@@ -5,7 +5,8 @@ Three numbers are easily confused and are kept apart everywhere in Areca:
 - `exact`: FLOPs of all matrix multiplications of a training step, forward and backward (3 x forward), with the
   full T x T attention and the output logits; PaLM's convention (Appendix B): 6 N_matmul + 12 L H K T a token.
 - `six_nd`: 6 N D with N the non-embedding parameters (Kaplan et al. 2020, section 2.1).
-- PaLM's MFU uses 6 N_total + 12 L H K T a token, with N_total all parameters; HFU adds what is computed a second
+- PaLM's MFU uses 6 N_total + 12 L H K T a token, with N_total all parameters (a separate input embedding and learned
+  positions, which multiply nothing, are left out); HFU adds what is computed a second
   time because it was not kept (rematerialization).
 """
 
@@ -106,7 +107,14 @@ def hardware_flops_per_token(
     `recomputed` gives those FLOPs a token in place of a policy's name, for a system that kept something else.
     """
     again = recomputed_flops_per_token(config, context, remat) if recomputed is None else recomputed
-    return 6 * count_params(config).total + attention_flops_per_token(config, context) + again
+    return 6 * _multiplied(config) + attention_flops_per_token(config, context) + again
+
+
+def _multiplied(config: ModelConfig) -> int:
+    """PaLM's N_total: all parameters, but for tables of which rows are only looked up. PaLM's own has none."""
+    c = config.resolved()
+    looked_up = c.n_positions + (0 if c.tied else c.vocab_size)
+    return count_params(c).total - looked_up * c.d_model
 
 
 def model_flops_utilisation(
@@ -119,7 +127,7 @@ def model_flops_utilisation(
     with_attention: bool = True,
 ) -> float:
     """MFU of PaLM Appendix B as a fraction: observed tokens/s x (6 N_total + 12 L H K T) / peak FLOP/s."""
-    per_token = 6 * count_params(config).total
+    per_token = 6 * _multiplied(config)
     if with_attention:
         per_token += attention_flops_per_token(config, context)
     return utilisation(

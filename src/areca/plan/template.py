@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from areca.config import BatchConfig, DataConfig, RunConfig, from_dict
+from areca.config import BatchConfig, CheckpointConfig, DataConfig, GuardConfig, RunConfig, from_dict
 from areca.errors import ConfigError, DataError
 from areca.files import read_json
 from areca.footprint import GridIntensity, tagged
@@ -92,7 +92,8 @@ def run_config(
         warmup, hold = round(base.schedule.warmup_tokens * share), round(base.schedule.hold_tokens * share)
         data = replace(base.data, store=store, context=plan.context)
         notes = [
-            f"optimizer, schedule and order are those of {template.name}, warm-up at the same share of the tokens."
+            f"optimizer, schedule, order and threads ({base.threads}) are those of {template.name}, warm-up at the "
+            "same share of the tokens; guard and saves are the defaults."
         ]
     optimizer = base.optimizer
     if template is not None and rule is not None and template.made_by(rule):
@@ -106,6 +107,9 @@ def run_config(
         tokens=plan.best.n_tokens,
         schedule=replace(base.schedule, warmup_tokens=warmup, hold_tokens=hold),
         batch=BatchConfig(((0, plan.batch),)),
+        # Those of a rung are for a rung: a run of its own is guarded, and saves by what it costs.
+        guard=GuardConfig(),
+        checkpoint=CheckpointConfig(),
     )
     return config, notes
 

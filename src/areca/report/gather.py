@@ -223,7 +223,8 @@ def _gather_ladder(root: Path) -> tuple[list[Run], list[str]]:
             continue
         run = read_run(path, name, positive(entry, "budget_flops"))
         if run.result is None:
-            missing.append(f"Run {name} of the ladder has not finished.")
+            diverged = bool(run.events) and run.events[-1].get("event") == "not_finite"
+            missing.append(f"Run {name} of the ladder {'diverged' if diverged else 'has not finished'}.")
         runs.append(run)
     return runs, missing
 

@@ -185,9 +185,9 @@ def run_ladder(
     diverges is an outcome, said and left out; in a ladder of one rate it stops the ladder, as every failure does.
     Raises ConfigError for a directory that holds something else, or a ladder with other settings, before anything runs.
     """
+    arrangement = arrange(ladder.jobs, together, workers, runtime.backend())
     _refuse_foreign(ladder.directory)  # before the lock leaves a file there
     with locked(ladder.directory):
-        arrangement = arrange(ladder.jobs, together, workers, runtime.backend())
         _open(ladder)
         say(f"ladder: {arrangement.says}")
         sweep = len(ladder.settings["learning_rates"]) > 1

@@ -89,7 +89,10 @@ def ask(model: ModelConfig, mesh: str, *, batch: int, islands: int, chip: str, *
     found = re.fullmatch(r"(\d{1,7})[xX](\d{1,7})", mesh)
     if not found:
         raise ConfigError(f"the mesh is {mesh!r}; write it as DATAxMODEL, for example 256x12.")
-    if islands < 1 or batch < 1 or batch % islands:
+    for name, value in (("islands", islands), ("batch", batch)):
+        if value < 1:
+            raise ConfigError(f"{name} is {value}; it must be at least 1.")
+    if batch % islands:
         raise ConfigError(
             f"a batch of {batch} sequences can't be shared by {islands} islands; give a multiple of them."
         )
@@ -117,6 +120,7 @@ def check(asked: DryRun) -> None:
         if getattr(asked, name) < 1:
             raise ConfigError(f"{name.replace('_', '-')} is {getattr(asked, name)}; it must be at least 1.")
     layout.check_batch("batch", asked.batch)
+    asked.model.check_context("context", asked.context)
 
 
 def dry_run(asked: DryRun) -> dict[str, Any]:

@@ -27,11 +27,7 @@ def check(config: RunConfig, store: TokenStore) -> None:
 
     if config.data.context < 1:
         raise ConfigError(f"data.context is {config.data.context}; it must be at least 1.")
-    if config.model.positions == "learned" and config.data.context > config.model.n_positions:
-        raise ConfigError(
-            f"data.context is {config.data.context} and the model learns {config.model.n_positions} positions; give "
-            "model.n_positions at least the context."
-        )
+    config.model.check_context("data.context", config.data.context)
     check_seed(config.seed)
     check_seed(config.data.seed, "data.seed")
     schedules.check(config.schedule, config.batch, config.tokens, config.data.context)
@@ -132,7 +128,8 @@ def look(run_dir: Path, wanted: dict[str, Any], resume: Resume, say: Callable[[s
         )
     moved = [f"{what} {d}" for what in ("versions", "topology") for d in differences(old[what], wanted[what])]
     moved += mesh
-    moved += [f"together {d}" for d in differences(_program(old), _program(wanted))]
+    if not (run_dir / "result.json").exists():
+        moved += [f"together {d}" for d in differences(_program(old), _program(wanted))]
     if moved:
         say(f"{run_dir} is resumed in another environment, so from here its bits may differ: {'; '.join(moved)}.")
     if not (run_dir / "result.json").exists():

@@ -117,6 +117,8 @@ class _Run:
         self.compile_seconds = 0.0
         self.seconds = 0.0
         self.smooth: float | None = None  # seconds a token, for progress
+        self.here = 0, 0.0  # steps and their seconds, of this process
+        self.last_save: float | None = None
         self.steady = False  # whether the next step to be read follows another without a save or an evaluation between
         self.step = 0
 
@@ -219,7 +221,8 @@ class _Run:
             self._stop(stop.signal)
         with contextlib.closing(self.batches.iterate((p.first_example, p.batch) for p in todo)) as data:
             self._restart_clock()
-            self.last_save = self.last_read
+            if self.last_save is None:  # going back from a spike does not put the next save off
+                self.last_save = self.last_read
             for p, tokens in zip(todo, data, strict=True):
                 before = p.tokens - p.batch * c.data.context
                 rate = self._rate(p)
@@ -337,6 +340,7 @@ class _Run:
 
         values = dict(zip(METRICS, map(float, metrics), strict=True))
         self.seconds += seconds
+        self.here = self.here[0] + 1, self.here[1] + seconds
         speed = p.batch * self.config.data.context / seconds
         mfu = self.machine.mfu(self.config, speed)
         row = {
@@ -371,7 +375,7 @@ class _Run:
                     loss=values["loss"],
                     tokens_per_second=1.0 / self.smooth,
                     mfu=self.machine.mfu(self.config, 1.0 / self.smooth),
-                    seconds_left=left * self.seconds / p.step,
+                    seconds_left=left * self.here[1] / self.here[0],
                 )
             )
 
@@ -401,7 +405,7 @@ class _Run:
         now = time.perf_counter()
         if self._writing(now) is not None:  # it would be waited for, and what it costs isn't known yet
             return False
-        return now - self.last_save >= self._interval()
+        return now - (self.last_save or now) >= self._interval()
 
     def _writing(self, since: float) -> int | None:
         """The step whose files were being written at that time or later, if any."""

@@ -51,12 +51,12 @@ def result_of(
         **measured,
         "labels": dict(labels),
         **{k: identity[k] for k in ("together",) if k in identity},
-        **_footprint(measured["seconds"], identity["topology"]),
+        **_footprint(measured["seconds"] + measured["saves"]["blocked_seconds"], identity["topology"]),
     }
 
 
 def _footprint(seconds: float, topology: Mapping[str, Any]) -> dict[str, Any]:
-    """Energy and carbon of the run: an estimate from the cores in use on a CPU, unknown elsewhere."""
+    """Energy and carbon of steps and saves: an estimate from the cores in use on a CPU, unknown elsewhere."""
     from areca.footprint.energy import estimate_run
 
     if topology["backend"] != "cpu":
