@@ -70,6 +70,22 @@ def test_the_same_shapes_are_compiled_once_for_all_ladders(store, tmp_path, monk
     assert compiled() == before
 
 
+def test_a_ladder_from_before_a_setting_was_there_goes_on(store, tmp_path):
+    ladder = plan_ladder(tmp_path / "ladder", store, [2e7], sizes=1, context=16, epochs=1e6)
+    results, _ = _run(ladder, workers=1)
+    path = ladder.directory / "ladder.json"
+    record = read_json(path)
+    for run in record["runs"]:
+        del run["config"]["model"]["block"], run["config"]["model"]["base_width"]
+        run["config"]["checkpoint"]["every_steps"] = 7
+    write_json(path, record)
+    assert _run(ladder, workers=1)[0] == results
+    record["runs"][0]["config"]["seed"] = 4711
+    write_json(path, record)
+    with pytest.raises(ConfigError, match="seed: 4711 -> 0"):
+        _run(ladder, workers=1)
+
+
 def test_a_ladder_larger_than_the_text_is_refused_with_the_run_that_is(store, tmp_path):
     with pytest.raises(DataError, match="times over"):
         plan_ladder(tmp_path, store, [1e15], sizes=2, context=16)

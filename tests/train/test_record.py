@@ -247,5 +247,7 @@ def test_a_directory_left_before_run_json_may_be_started_in_and_no_other(tmp_pat
 def test_a_run_from_before_mup_is_read_as_palms_parametrization(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps({"config": {"model": {"d_model": 512}}}))
     assert read_run_json(tmp_path)["config"]["model"] == {"d_model": 512, "base_width": 0}
+    (tmp_path / "run.json").write_text(json.dumps({"config": {"model": {"d_model": 64}}}))
+    assert read_run_json(tmp_path)["config"]["model"]["base_width"] == 128  # where both are the same
     (tmp_path / "run.json").write_text(json.dumps({"config": {"model": {"d_model": 512, "base_width": 128}}}))
     assert read_run_json(tmp_path)["config"]["model"]["base_width"] == 128

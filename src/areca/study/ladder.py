@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from areca import runtime
-from areca.config import ModelConfig, RunConfig, differences, to_dict
+from areca.config import ModelConfig, RunConfig, differences, from_dict, to_dict
 from areca.data.order import Order
 from areca.data.store import TokenStore
 from areca.errors import ConfigError, DataError
@@ -235,7 +235,7 @@ def _changed(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     now = {k: v for k, v in new["settings"].items() if k in was}
     if found := [f"{k}: {_shown(was[k])} -> {_shown(v)}" for k, v in now.items() if was[k] != v]:
         return found
-    before, after = ({run["name"]: run["config"] for run in record["runs"]} for record in (old, new))
+    before, after = ({run["name"]: _settings(run["config"]) for run in record["runs"]} for record in (old, new))
     if before.keys() != after.keys():
         gone, added = sorted(before.keys() - after.keys()), sorted(after.keys() - before.keys())
         words = [
@@ -247,6 +247,12 @@ def _changed(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
         for change in differences(before[name], config):
             changes.setdefault(change.partition(":")[0], []).append(f"{change} in {name}")
     return [f"{of[0]}{f' and {len(of) - 1} more runs' if len(of) > 1 else ''}" for of in changes.values()]
+
+
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
+    """A run's settings that its numbers depend on, those that an older ladder did not have yet at their defaults."""
+    filled = to_dict(from_dict({**config, "data": {"store": ""}}))
+    return {name: value for name, value in filled.items() if name not in ("data", "checkpoint")}
 
 
 def _shown(value: Any) -> str:

@@ -23,7 +23,6 @@ from areca.plan.shapes import depth_for, heads_for
 
 SEEDS = 1000  # of runs that may be folded from a family's seed
 CONTEXT = 64
-SAVES = 4  # checkpoints of a run, at equal distances
 
 
 def shape(vocab_size: int, width: int) -> ModelConfig:
@@ -66,7 +65,7 @@ def run_config(model: ModelConfig, store: str, flops: float, *, seed: int, threa
         batch=BatchConfig(((0, batch),)),
         evaluation=EvalConfig(max_tokens=131_072, batch=64),
         guard=GuardConfig(enabled=False),  # a rung's loss is its own, unmended
-        checkpoint=CheckpointConfig(every_steps=max(1, -(-steps // SAVES)), keep_last=1),
+        checkpoint=CheckpointConfig(keep_last=1),
         seed=seed,
         threads=threads,
     )

@@ -17,6 +17,7 @@ from typing import Any
 
 from areca.errors import BusyError, CheckpointError, RunBusyError
 from areca.files import LOCK, read_json, read_jsonl, take_lock, write_json
+from areca.model.config import ModelConfig
 from areca.train.checkpoint_files import RECORD
 
 RUN, METRICS, EVENTS, CHECKPOINTS = "run.json", "metrics.jsonl", "events.jsonl", "checkpoints"
@@ -118,7 +119,11 @@ def read_run_json(run_dir: Path | str) -> dict[str, Any]:
         raise CheckpointError(f"{run_dir} is not a run directory (it has no {RUN}); name one that `areca train` made.")
     run = read_json(path)
     if isinstance(run, dict) and isinstance(run.get("config"), dict) and isinstance(run["config"].get("model"), dict):
-        run["config"]["model"].setdefault("base_width", 0)  # before muP was there, all runs were PaLM's
+        model = run["config"]["model"]
+        # Before muP was there all runs were PaLM's: up to the base width that is the same.
+        model.setdefault(
+            "base_width", ModelConfig.base_width if model.get("d_model", 0) <= ModelConfig.base_width else 0
+        )
     return run
 
 
