@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from areca import runtime
 from areca.config import RunConfig
@@ -96,6 +96,16 @@ class _Spiked(Exception):
         self.spike = spike
 
 
+class _Taken(NamedTuple):
+    """A step whose metrics were read; several runs in one program have a rate and a row of metrics each."""
+
+    plan: schedules.StepPlan
+    rate: Any
+    metrics: Any
+    seconds: float
+    saving: int | None  # the save whose files were being written meanwhile
+
+
 class _Run:
     """The moving parts of one run in progress."""
 
@@ -164,7 +174,6 @@ class _Run:
 
     def _compile(self) -> float:
         """Measures the machine and makes the programs; returns when the programs were begun."""
-
         from areca.train import efficiency, step
         from areca.train.evaluate import Evaluator
 
@@ -324,20 +333,13 @@ class _Run:
         now = time.perf_counter()
         saving = self._writing(self.last_read)
         seconds, self.last_read = now - self.last_read, now
-        self._log(p, rate, metrics, seconds, saving, listener)
+        self._log(_Taken(p, rate, metrics, seconds, saving), listener)
 
-    def _log(
-        self,
-        p: schedules.StepPlan,
-        rate: Any,
-        metrics: Any,
-        seconds: float,
-        saving: int | None,
-        listener: Listener | None,
-    ) -> None:
-        """Writes a step's line, judges it and tells the listener. `saving` is the save whose files it lay beside."""
+    def _log(self, taken: "_Taken", listener: Listener | None) -> None:
+        """Writes a step's line, judges it and tells the listener."""
         from areca.train.step import METRICS
 
+        p, rate, metrics, seconds, saving = taken
         values = dict(zip(METRICS, map(float, metrics), strict=True))
         self.seconds += seconds
         self.here = self.here[0] + 1, self.here[1] + seconds

@@ -30,7 +30,7 @@ from areca.errors import ConfigError, Diverged
 from areca.train import schedules
 from areca.train.checkpoint import Checkpoints
 from areca.train.identity import check, diverged_before, identify, look
-from areca.train.loop import _memory, _Run
+from areca.train.loop import _memory, _Run, _Taken
 from areca.train.progress import Listener, Say
 from areca.train.record import RunRecord
 from areca.train.signals import stop_requests
@@ -190,11 +190,11 @@ class _Group(_Run):
         import jax
         import jax.numpy as jnp
 
-        from areca.train.step import init_state
+        from areca.train.step import trace_first_state
 
         self._align(say)
         c = self.config
-        self.first = jax.jit(lambda seed: init_state(c.model, c.optimizer, seed))
+        self.first = trace_first_state(c.model, c.optimizer).lower().compile()
         self.pick = jax.jit(lambda state, i: jax.tree.map(lambda x: x[i], state))
         started = self._compile()
         self.compile_seconds = time.perf_counter() - started
@@ -226,21 +226,13 @@ class _Group(_Run):
     def _rate(self, p: schedules.StepPlan) -> list[float]:
         return [one._rate(p) for one in self.places]
 
-    def _log(
-        self,
-        p: schedules.StepPlan,
-        rate: Any,
-        metrics: Any,
-        seconds: float,
-        saving: int | None,
-        listener: Listener | None,
-    ) -> None:
-        share = seconds / len(self.members)
-        for one, its_rate, values in zip(self.places, rate, metrics, strict=True):
+    def _log(self, taken: _Taken, listener: Listener | None) -> None:
+        share = taken.seconds / len(self.members)
+        for one, rate, metrics in zip(self.places, taken.rate, taken.metrics, strict=True):
             if one.lost is None:
                 one.steady = self.steady
                 try:
-                    one._log(p, its_rate, values, share, saving, listener)
+                    one._log(taken._replace(rate=rate, metrics=metrics, seconds=share), listener)
                 except Diverged as error:
                     one.lost = error
         self.steady = True
