@@ -52,6 +52,11 @@ def prepare(threads: int = 0, *, devices: int = 1, cache: bool = True) -> int:
     return threads
 
 
+def is_prepared() -> bool:
+    """Whether this process has called `prepare`, or runs jax already."""
+    return _prepared is not None or ("jax" in sys.modules and _backend_started())
+
+
 def available_cores() -> int:
     """Cores this process may run on (its affinity where the system knows one)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

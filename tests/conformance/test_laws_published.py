@@ -34,7 +34,7 @@ def test_the_replications_parameters(chinchilla, objective, dropped):
         # Four significant digits, or half of the last one printed where fewer are.
         half = 0.5 * 10.0 ** -len(printed.partition(".")[2])
         assert getattr(fit, name) == pytest.approx(float(printed), rel=1e-4, abs=half), name
-    assert fit.share_of_starts > 0.9
+    assert fit.share_of_starts > 0.8
 
 
 @pytest.mark.slow

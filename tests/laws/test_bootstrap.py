@@ -87,16 +87,11 @@ def test_ninety_percent_intervals_hold_a_new_run_at_four_times_the_compute():
 
 
 def test_refits_that_do_not_converge_are_an_error(monkeypatch):
-    import functools
-    import sys
-
-    from areca.laws import solver
+    from areca.laws import engine
 
     o = _ladder()
     fit = fit_parametric(o)
-    monkeypatch.setattr(
-        sys.modules["areca.laws.parametric"], "minimise", functools.partial(solver.minimise, iterations=1)
-    )
+    monkeypatch.setattr(engine, "ITERATIONS", 1)
     with pytest.raises(FitError, match="bootstrap refits did not converge"):
         bootstrap(o, fit, samples=50)
 

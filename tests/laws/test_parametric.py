@@ -1,12 +1,11 @@
-import functools
-
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 from truth import Truth
 
 from areca.errors import ConfigError, FitError
-from areca.laws import Observations, fit_parametric, parametric, solver
+from areca.laws import Observations, engine, fit_parametric
+from areca.laws.declared import coupled
 
 TRUTH = Truth(A=60.0, B=900.0, E=2.0, alpha=0.38, beta=0.45)
 
@@ -26,24 +25,13 @@ def test_parameters_are_recovered_from_a_ladder_without_noise(objective):
 
 @pytest.mark.parametrize("coupling", [1.0, 1.5, 3.0])
 def test_derivatives_are_those_of_finite_differences(coupling):
-    generator = np.random.default_rng(3)
-    x, y, target = generator.normal(size=(3, 12)) * [[1.0], [1.0], [0.3]]
-    theta = np.array([[0.3, -0.2, 0.1, 0.4, 0.5]])
-    weight = generator.uniform(0.5, 2, (1, 12))
-    slope, hessian, _, _ = solver._derivatives(theta, x, y, target[None], weight, 0.4, coupling)
-
-    def value(t):
-        return (weight[0] * solver.huber(solver.predict_log_loss(t[None], x, y, coupling)[0] - target, 0.4)).sum()
-
-    steps = np.eye(5) * 1e-5
-    numeric = [(value(theta[0] + s) - value(theta[0] - s)) / 2e-5 for s in steps]
-    np.testing.assert_allclose(slope[0], numeric, rtol=1e-6, atol=1e-9)
-
-    def slope_at(t):
-        return solver._derivatives(t[None], x, y, target[None], weight, 0.4, coupling)[0][0]
-
-    numeric = [(slope_at(theta[0] + s) - slope_at(theta[0] - s)) / 2e-5 for s in steps]
-    np.testing.assert_allclose(hessian[0], numeric, rtol=1e-5, atol=1e-7)
+    form = coupled(coupling)
+    inputs = {"n_params": np.geomspace(1e4, 1e8, 12), "n_tokens": np.geomspace(1e9, 1e6, 12)}
+    theta = np.array([4.0, 6.0, 0.6, 0.38, 0.45])
+    found = engine.jacobian(form, theta, inputs)
+    for k, step in enumerate(np.eye(5) * 1e-6):
+        up, down = engine.response(form, np.stack([theta + step, theta - step]), inputs)
+        np.testing.assert_allclose(found[:, k], (up - down) / 2e-6, rtol=1e-5, atol=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -54,7 +42,7 @@ def test_another_optimiser_finds_no_lower_objective(seed):
 
     def objective(t):
         predicted = np.logaddexp(np.logaddexp(t[0] - t[3] * n, t[1] - t[4] * d), t[2])
-        return solver.huber(predicted - l, 1e-3).sum()
+        return engine.huber(predicted - l, 1e-3).sum()
 
     assert objective(fit.theta) == pytest.approx(fit.objective_value, rel=1e-9)
     generator = np.random.default_rng(seed)
@@ -125,7 +113,7 @@ def test_a_loss_that_rises_with_size_is_said_to():
 
 
 def test_a_fit_cut_short_is_an_error_and_not_a_result(monkeypatch):
-    monkeypatch.setattr(parametric, "minimise", functools.partial(solver.minimise, iterations=2))
+    monkeypatch.setattr(engine, "ITERATIONS", 2)
     with pytest.raises(FitError, match=r"did not converge.*relative gradient"):
         fit_parametric(_noisy())
 

@@ -105,10 +105,11 @@ def test_areca_fit_refuses_in_one_sentence_and_writes_nothing(table, capsys, arg
     assert [p.name for p in table.parent.iterdir()] == ["runs.csv"]
 
 
-def test_a_fit_needs_no_jax(table):
+def test_a_law_that_was_fitted_predicts_without_jax(table):
+    assert main(["fit", str(table), "--bootstrap", "20", "--out", str(table.parent / "law.json")]) == 0
     code = (
-        "import sys; from areca.laws import load, fit_laws;"
-        f"fit_laws(load([{str(table)!r}]), samples=20); sys.exit('jax' in sys.modules)"
+        f"import sys; from areca.laws import LawReport; law = LawReport.load({str(table.parent / 'law.json')!r});"
+        "law.predict_interval(1e5, 1e7); sys.exit('jax' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 

@@ -1,20 +1,26 @@
 """What runs say: scaling laws fitted to run directories or to any table, with intervals that cover.
 
 `load(paths)` reads observations, `fit_laws(observations)` returns a `LawReport` that predicts a new run's loss with an
-interval. Knows nothing of models or training; needs numpy and scipy, not jax.
+interval. `fit(form, data)` fits any declared `Form`. Knows nothing of models or training; fits run in jax, what was
+fitted is read and predicts without it.
 """
 
-from areca.laws.average import COUPLINGS, Average, Form, fit_average
+from areca.laws.average import COUPLINGS, Average, fit_average
 from areca.laws.bootstrap import Bootstrap, bootstrap, predict_interval
 from areca.laws.compute import ComputeLaw, fit_compute
+from areca.laws.fitting import Fit, fit
+from areca.laws.forms import Form, exponent, positive, real, scale
 from areca.laws.isoflop import IsoFlop, Valley, fit_isoflop
 from areca.laws.observations import Observations
 from areca.laws.parametric import ParametricFit, fit_parametric
 from areca.laws.report import FAILED_CHECK, LawReport, fit_laws
+from areca.laws.resample import Samples, resample
 from areca.laws.tables import load
+from areca.laws.uncertainty import delta_intervals, profile
 
 __all__ = [
-    "COUPLINGS", "FAILED_CHECK", "Average", "Bootstrap", "ComputeLaw", "Form", "IsoFlop", "LawReport", "Observations",
-    "ParametricFit", "Valley", "bootstrap", "fit_average", "fit_compute", "fit_isoflop", "fit_laws", "fit_parametric",
-    "load", "predict_interval",
+    "COUPLINGS", "FAILED_CHECK", "Average", "Bootstrap", "ComputeLaw", "Fit", "Form", "IsoFlop", "LawReport",
+    "Observations", "ParametricFit", "Samples", "Valley", "bootstrap", "delta_intervals", "exponent", "fit",
+    "fit_average", "fit_compute", "fit_isoflop", "fit_laws", "fit_parametric", "load", "positive", "predict_interval",
+    "profile", "real", "resample", "scale",
 ]  # fmt: skip

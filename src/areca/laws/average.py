@@ -21,7 +21,7 @@ COUPLINGS = (1.0, 1.5, 2.0)  # from Chinchilla's sum to a root of squares (docs/
 
 
 @dataclass(frozen=True)
-class Form:
+class Member:
     """One coupling with its fit, its samples and its share of the prediction."""
 
     weight: float
@@ -41,7 +41,7 @@ class Form:
         }
 
     @staticmethod
-    def from_dict(values: dict[str, Any]) -> "Form":
+    def from_dict(values: dict[str, Any]) -> "Member":
         fit = ParametricFit.from_dict(values)
         samples = Bootstrap(
             np.array(values["bootstrap"], dtype=np.float64).reshape(-1, 5),
@@ -50,14 +50,14 @@ class Form:
             values["bootstrap_failed"],
             fit.coupling,
         )
-        return Form(float(values.get("weight", 1.0)), fit, samples)
+        return Member(float(values.get("weight", 1.0)), fit, samples)
 
 
 @dataclass(frozen=True)
 class Average:
     """Forms whose weights add up to one."""
 
-    forms: tuple[Form, ...]
+    forms: tuple[Member, ...]
 
     def predict(self, n_params: Any, n_tokens: Any) -> np.ndarray:
         """Loss in nats per token: the weighted mean of ln L."""
@@ -99,7 +99,7 @@ def fit_average(
     if not fits:
         raise failure or FitError("there is no coupling to fit; give at least one, such as 1.")
     weights = evidence_weights(observations, [fit for fit, _ in fits])
-    return Average(tuple(Form(w, *both) for w, both in zip(weights, fits, strict=True))), notes
+    return Average(tuple(Member(w, *both) for w, both in zip(weights, fits, strict=True))), notes
 
 
 def evidence_weights(observations: Observations, fits: Sequence[ParametricFit]) -> list[float]:

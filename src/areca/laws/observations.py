@@ -42,6 +42,12 @@ class Observations:
     def __len__(self) -> int:
         return len(self.loss)
 
+    def column(self, name: str) -> np.ndarray:
+        """n_params, n_tokens, flops or loss by its name; DataError for a column that is not there."""
+        if name not in ("n_params", "n_tokens", "flops", "loss"):
+            raise DataError(f"there is no column {name!r}; there are n_params, n_tokens, flops, loss.")
+        return getattr(self, name)
+
     def name(self, i: int) -> str:
         """How to speak of row i."""
         return self.label[i] if i < len(self.label) else f"row {i + 1}"

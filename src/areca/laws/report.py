@@ -10,7 +10,7 @@ import numpy as np
 from areca.config import check_seed
 from areca.errors import DataError
 from areca.files import read_json, write_json
-from areca.laws.average import Average, Form, fit_average
+from areca.laws.average import Average, Member, fit_average
 from areca.laws.bootstrap import Bootstrap, bootstrap
 from areca.laws.compute import PF_DAY, fit_compute
 from areca.laws.isoflop import LEVEL, fit_isoflop
@@ -44,7 +44,7 @@ class LawReport:
     @property
     def predictor(self) -> Average:
         """What predictions come from: the average over couplings, or Chinchilla's form alone."""
-        return self.average or Average((Form(1.0, self.parametric, self.samples),))
+        return self.average or Average((Member(1.0, self.parametric, self.samples),))
 
     def predict(self, n_params: Any, n_tokens: Any) -> np.ndarray:
         """Loss in nats per token."""
@@ -76,7 +76,7 @@ class LawReport:
     def to_dict(self) -> dict[str, Any]:
         """law.json. At most 400 samples are written; the intervals are of all that were drawn."""
         parametric = {
-            **Form(1.0, self.parametric, self.samples).to_dict(),
+            **Member(1.0, self.parametric, self.samples).to_dict(),
             "intervals": self.intervals,
             "standard_errors": self.standard_errors,
             "level": self.level,
@@ -107,7 +107,7 @@ class LawReport:
             raise DataError(f"{where} is not a law written by `areca fit`; fit it again.")
         try:
             p = values["parametric"]
-            form = Form.from_dict(p)
+            form = Member.from_dict(p)
             average = values.get("average")
             return LawReport(
                 parametric=form.fit,
@@ -123,7 +123,7 @@ class LawReport:
                 seed=values["seed"],
                 notes=list(values["notes"]),
                 sources=list(values.get("sources", [])),
-                average=Average(tuple(Form.from_dict(f) for f in average)) if average else None,
+                average=Average(tuple(Member.from_dict(f) for f in average)) if average else None,
             )
         except (KeyError, TypeError, ValueError) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)

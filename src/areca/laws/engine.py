@@ -1,0 +1,276 @@
+"""Many small robust regressions at once: one compiled program a form, damped Newton over a batch of problems.
+
+The objective is a weighted sum of Huber's function of the residual; least squares is a delta larger than any residual,
+least absolute deviations the limit of a small one. Derivatives come from the form itself by differentiation of the
+program, exact, in float64. Newton's matrix is damped by the reweighted-least-squares matrix, which majorises the
+objective, so that every problem descends: large damping is a short reweighted step, none is Newton's. Both matrices
+change with the parameters' scales as the gradient does, so that the .999 correlation of ln A and alpha costs nothing.
+
+Legend: S problems (starts, or bootstrap samples), n rows, p parameters as searched (`Form.inner`).
+"""
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from areca import runtime
+from areca.laws.forms import Form, Predict, on_the_cpu_in_float64
+
+CHUNK = 64  # problems a call of the program: a size at which its arrays stay in a core's cache
+ROWS = tuple(sorted({2**k * m for k in range(3, 22) for m in (2, 3)}))  # rows are padded to one of these: few programs
+ITERATIONS = 120
+TOLERANCE = 1e-7
+MAX_CHANGE = 0.5  # root mean square, of the predicted responses in an iteration
+STALLED = 12  # iterations without progress that end a problem
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a form is fitted to: its inputs [n] by name, and the response as residuals are taken of it."""
+
+    inputs: Mapping[str, np.ndarray]
+    target: np.ndarray  # [n] ln of the response, or the response
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+
+@dataclass(frozen=True)
+class Solutions:
+    """What `solve` found for S problems."""
+
+    theta: np.ndarray  # [S, p]
+    objective: np.ndarray  # [S] weighted sum of Huber
+    gradient: np.ndarray  # [S] largest projected derivative over the sum of its terms' sizes
+    converged: np.ndarray  # [S] bool
+    at_bound: np.ndarray  # [S, p] bool
+    iterations: np.ndarray  # [S]
+
+    def take(self, index: np.ndarray, other: "Solutions") -> None:
+        """Puts those of `other` in the places `index`."""
+        for f in fields(self):
+            getattr(self, f.name)[index] = getattr(other, f.name)
+
+
+def huber(residual: np.ndarray, delta: Any) -> np.ndarray:
+    """r^2 / 2 within delta, delta (|r| - delta / 2) outside."""
+    size = np.abs(residual)
+    return np.where(size <= delta, 0.5 * residual * residual, delta * (size - 0.5 * delta))
+
+
+def solve(
+    form: Form,
+    rows: Rows,
+    theta: np.ndarray,
+    *,
+    delta: float | np.ndarray,
+    target: np.ndarray | None = None,
+    weight: np.ndarray | None = None,
+    lower: np.ndarray | None = None,
+    upper: np.ndarray | None = None,
+    iterations: int = 0,
+) -> Solutions:
+    """Minimises sum_i weight_i huber(response_i - target_i) for each of S problems within a box.
+
+    theta [S, p] starts; delta, a number or [S]; target (that of `rows` if not given) and weight (ones) [n] or [S, n];
+    lower and upper (the form's) [p] or [S, p].
+    """
+    _start()
+    count, n = len(theta), len(rows)
+    low, high = bounds(form)
+    lower = np.broadcast_to(low if lower is None else lower, theta.shape)
+    upper = np.broadcast_to(high if upper is None else upper, theta.shape)
+    target = np.broadcast_to(rows.target if target is None else target, (count, n))
+    weight = np.broadcast_to(1.0 if weight is None else weight, (count, n))
+    delta = np.broadcast_to(np.asarray(delta, np.float64), (count,))
+    padded = next(r for r in ROWS if r >= n)
+    inputs = {k: _padded(np.asarray(rows.inputs[k], np.float64), padded) for k in form.inputs}
+    program = _program(form.predict, form.names, tuple(p.log for p in form.parameters), form.compare, form.inputs)
+    constants = {k: np.float64(v) for k, v in form.constants.items()}
+    limit = np.int64(iterations or ITERATIONS)
+
+    def run(start: int) -> tuple[np.ndarray, ...]:
+        take = np.minimum(np.arange(start, start + CHUNK), count - 1)  # the last chunk repeats its last problem
+        batch = (theta[take], lower[take], upper[take], delta[take])
+        big = (_padded(target[take], padded), _padded(weight[take], padded, fill=0.0))
+        with on_the_cpu_in_float64():
+            found = program(*batch, *big, inputs, constants, limit)
+            return tuple(np.asarray(v)[: count - start] for v in found)
+
+    starts = range(0, count, CHUNK)
+    if len(starts) > 1:
+        parts = [run(starts[0])]  # compiles, once
+        with ThreadPoolExecutor(min(runtime.available_cores(), len(starts))) as pool:
+            parts += pool.map(run, starts[1:])
+    else:
+        parts = [run(0)]
+    found, objective, gradient, taken = (np.concatenate(p) for p in zip(*parts, strict=True))
+    at_bound = (found <= lower + 1e-9) | (found >= upper - 1e-9)
+    return Solutions(found, objective, gradient, gradient <= 100 * TOLERANCE, at_bound, taken)
+
+
+def bounds(form: Form) -> tuple[np.ndarray, np.ndarray]:
+    """The form's box, [p] and [p], as searched."""
+    return tuple(np.array([p.inner(getattr(p, end)) for p in form.parameters], np.float64) for end in ("low", "high"))  # type: ignore[return-value]
+
+
+def response(form: Form, theta: np.ndarray, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    """[S, n]: the response as residuals are taken of it, for theta [S, p] and inputs [n]."""
+    values = {k: np.asarray(v)[..., None] for k, v in form.values(np.atleast_2d(theta)).items()}
+    found = form.respond(values, {k: np.asarray(inputs[k], np.float64)[None] for k in form.inputs})
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = np.log(found) if form.compare == "log" else found
+    return np.broadcast_to(found, (len(np.atleast_2d(theta)), len(inputs[form.inputs[0]])))
+
+
+def jacobian(form: Form, theta: np.ndarray, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    """[n, p]: derivatives of the response, as residuals are taken of it, by the parameters as searched."""
+    import jax
+
+    _start()
+    respond = _response(form.predict, form.names, tuple(p.log for p in form.parameters), form.compare)
+    with on_the_cpu_in_float64():
+        x = SimpleNamespace(**{k: np.atleast_1d(np.asarray(inputs[k], np.float64)) for k in form.inputs})
+        constants = {k: np.float64(v) for k, v in form.constants.items()}
+        return np.asarray(jax.jacfwd(lambda t: respond(t, x, constants))(np.asarray(theta, np.float64)))
+
+
+def _start() -> None:
+    """Prepares the process where nobody did; a fit of a few rows must not take an accelerator's memory."""
+    import os
+
+    if not runtime.is_prepared():
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        runtime.prepare()
+
+
+def _padded(values: np.ndarray, count: int, fill: float | None = None) -> np.ndarray:
+    """The last axis at length `count`; what is added repeats the last value, or is `fill`."""
+    more = count - values.shape[-1]
+    if more == 0:
+        return values
+    tail = values[..., -1:] if fill is None else np.full((*values.shape[:-1], 1), fill)
+    return np.concatenate([values, np.repeat(tail, more, axis=-1)], axis=-1)
+
+
+def _response(predict: Predict, names: tuple[str, ...], logs: tuple[bool, ...], compare: str) -> Any:
+    """respond(theta [p], inputs, constants) -> [n], for jax."""
+    import jax.numpy as jnp
+
+    def respond(theta: Any, inputs: Any, constants: Mapping[str, Any]) -> Any:
+        values = {k: jnp.exp(theta[i]) if log else theta[i] for i, (k, log) in enumerate(zip(names, logs, strict=True))}
+        found = predict(SimpleNamespace(**values, **constants), inputs)
+        return jnp.log(found) if compare == "log" else found
+
+    return respond
+
+
+@lru_cache(maxsize=128)
+def _program(
+    predict: Predict, names: tuple[str, ...], logs: tuple[bool, ...], compare: str, inputs: tuple[str, ...]
+) -> Any:
+    """The compiled solver of a form: everything of its problems that is a number is an argument."""
+    import jax
+    import jax.numpy as jnp
+    from jax.scipy.linalg import cho_solve
+
+    respond = _response(predict, names, logs, compare)
+
+    def evaluate(theta: Any, target: Any, weight: Any, delta: Any, x: Any, constants: Any) -> dict[str, Any]:
+        """Objective, slope, Newton's matrix, the majoriser, J'WJ, and the scale of the gradient."""
+        value = respond(theta, x, constants)
+        columns = jax.jacfwd(respond)(theta, x, constants)  # [n, p]
+        residual = value - target
+        size = jnp.abs(residual)
+        inside = size <= delta
+        influence = weight * jnp.where(inside, residual, delta * jnp.sign(residual))  # weight x psi
+        ratio = weight * jnp.where(inside, 1.0, delta / jnp.maximum(size, delta))  # weight x psi / r
+        terms = jnp.where(inside, 0.5 * residual * residual, delta * (size - 0.5 * delta))
+        bent = jax.hessian(lambda t: jnp.sum(jax.lax.stop_gradient(influence) * respond(t, x, constants)))(theta)
+        weighted = columns.T * weight[None, :]
+        return {
+            "objective": jnp.sum(weight * terms),
+            "slope": columns.T @ influence,
+            "size": jnp.max(jnp.abs(columns).T @ jnp.abs(influence)) + 1e-14,
+            "newton": (weighted * inside[None, :]) @ columns + bent,
+            "majoriser": (columns.T * ratio[None, :]) @ columns,
+            "change": weighted @ columns / jnp.maximum(jnp.sum(weight), 1e-300),
+        }
+
+    def free_of(theta: Any, slope: Any, lower: Any, upper: Any) -> Any:
+        """[p] bool: not at a bound that the way down leads out of."""
+        out = ((theta <= lower + 1e-12) & (slope > 0)) | ((theta >= upper - 1e-12) & (slope < 0))
+        return ~out & (upper > lower)
+
+    def step_of(at: dict[str, Any], free: Any, damping: Any) -> Any:
+        scaling = 1.0 / jnp.sqrt(jnp.maximum(jnp.diagonal(at["majoriser"]), 1e-30))  # unit diagonal
+        ridge = 1e-12 + 1e-4 * damping
+
+        def matrix(m: Any) -> Any:
+            m = jnp.where(free[:, None] & free[None, :], m, 0.0) * scaling[:, None] * scaling[None, :]
+            return m + jnp.diag(jnp.where(free, ridge, 1.0))
+
+        factor = jnp.linalg.cholesky(matrix(at["newton"] + damping * at["majoriser"]))
+        # Where Newton's matrix is not positive definite, the majoriser alone, which always descends.
+        sure = jnp.linalg.cholesky(matrix((1.0 + damping) * at["majoriser"]) + 1e-10 * jnp.eye(len(free)))
+        factor = jnp.where(jnp.all(jnp.isfinite(factor)), factor, sure)
+        step = -cho_solve((factor, True), at["slope"] * free * scaling) * scaling
+        change = jnp.sqrt(jnp.maximum(step @ at["change"] @ step, 0.0))
+        return step * jnp.minimum(1.0, MAX_CHANGE / jnp.maximum(change, 1e-300))
+
+    def one(
+        theta: Any, lower: Any, upper: Any, delta: Any, target: Any, weight: Any, x: Any, constants: Any, most: Any
+    ) -> Any:
+        x = SimpleNamespace(**x)
+        theta = jnp.clip(theta, lower, upper)
+
+        def measured(theta: Any, at: dict[str, Any]) -> Any:
+            return jnp.max(jnp.abs(at["slope"]) * free_of(theta, at["slope"], lower, upper) / at["size"])
+
+        def on(state: dict[str, Any]) -> Any:
+            return (state["gradient"] > TOLERANCE) & (state["stalled"] < STALLED) & (state["taken"] < most)
+
+        def iterate(state: dict[str, Any]) -> dict[str, Any]:
+            theta, at, damping = state["theta"], state["at"], state["damping"]
+            step = step_of(at, free_of(theta, at["slope"], lower, upper), damping)
+            trial = jnp.clip(theta + step, lower, upper)
+            there = evaluate(trial, target, weight, delta, x, constants)
+            better = there["objective"] < at["objective"]  # False where it is not a number
+            damping = jnp.where(better, jnp.maximum(damping * 0.2, 1e-10), damping * 5 + 1e-8)
+            # At the floor of rounding an equal value is as good as it gets: a few such trials end the problem.
+            same = jnp.abs(there["objective"] - at["objective"]) <= 1e-13 * jnp.abs(at["objective"])
+            stuck = state["stalled"] + same.astype(jnp.int64) + (damping > 1e6).astype(jnp.int64)
+            theta = jnp.where(better, trial, theta)
+            at = jax.tree.map(lambda new, old: jnp.where(better, new, old), there, at)
+            return {
+                "theta": theta,
+                "at": at,
+                "damping": damping,
+                "stalled": jnp.where(better & ~same, jnp.int64(0), stuck),
+                "gradient": measured(theta, at),
+                "taken": state["taken"] + 1,
+            }
+
+        at = evaluate(theta, target, weight, delta, x, constants)
+        first = {
+            "theta": theta, "at": at, "damping": jnp.float64(1.0), "stalled": jnp.int64(0),
+            "gradient": measured(theta, at), "taken": jnp.int64(0),
+        }  # fmt: skip
+        last = jax.lax.while_loop(on, iterate, first)
+        usable = jnp.isfinite(last["at"]["objective"])
+        return (
+            last["theta"],
+            jnp.where(usable, last["at"]["objective"], jnp.inf),
+            jnp.where(usable & jnp.isfinite(last["gradient"]), last["gradient"], jnp.inf),
+            last["taken"],
+        )
+
+    return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, 0, 0, 0, None, None, None)))
+
+
+__all__ = ["CHUNK", "Rows", "Solutions", "bounds", "huber", "jacobian", "response", "solve"]

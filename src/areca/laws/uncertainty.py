@@ -1,0 +1,134 @@
+"""Two more ways to an interval, to hold the bootstrap against: the profile of the objective, and the delta method.
+
+They rest on other assumptions. The profile follows the objective where it is bent and asks that its fall be that of a
+likelihood; the delta method takes the law as linear about the optimum, so it is a cross-check and no result. Where the
+three differ much, the data do not determine the parameter.
+"""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from areca.errors import ConfigError, closest
+from areca.laws.engine import bounds, jacobian, response
+from areca.laws.fitting import Fit, descend, rows_of
+from areca.laws.resample import check_level
+
+GRID = 24  # values of the parameter on each side, a refit each
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The best objective with one parameter held at each of several values."""
+
+    parameter: str
+    values: np.ndarray  # [G] rising
+    objective: np.ndarray  # [G]
+    deviance: np.ndarray  # [G] to be compared with `cut`
+    cut: float
+    interval: list[float]  # an end that the values tried do not reach is infinite
+
+
+def profile(fit: Fit, data: Mapping[str, Any] | Any, parameter: str, *, level: float = 0.90) -> Profile:
+    """The profile likelihood of one parameter and its interval.
+
+    Twice the log of the ratio of likelihoods, with the scale of the errors profiled out and n - p in place of n:
+    normal errors for least squares, Laplace errors for the others (Huber's delta is below the scatter in use). The cut
+    is the square of Student's t with n - p degrees of freedom.
+    """
+    from scipy.stats import t
+
+    check_level(level)
+    form = fit.form
+    if parameter not in form.names:
+        raise ConfigError(f"{form.name} has no parameter {parameter!r}{closest(parameter, form.names)}.")
+    rows, k = rows_of(form, data), form.names.index(parameter)
+    error = np.sqrt(max(delta_covariance(fit, data)[k, k], 1e-300))
+    low, high = bounds(form)
+    cut = float(t.ppf((1 + level) / 2, fit.degrees_of_freedom) ** 2)
+    power = 2 if fit.objective == "l2" else 1
+    offsets = np.unique(np.concatenate([-(s := np.geomspace(0.05, 12, GRID)), [0.0], s]))
+    held = np.unique(np.clip(fit.theta[k] + offsets * error, low[k], high[k]))
+    # Outwards from the optimum, each value from where its neighbour ended: the valley is bent.
+    order = np.argsort(np.abs(held - fit.theta[k]), kind="stable")
+    theta = np.repeat(fit.theta[None], len(held), axis=0)
+    theta[:, k] = held
+    lower, upper = np.repeat(low[None], len(held), axis=0), np.repeat(high[None], len(held), axis=0)
+    lower[:, k], upper[:, k] = held, held
+    best = np.full(len(held), np.inf)
+    found = theta.copy()
+    for _ in range(3):
+        solved, _scale = descend(form, rows, theta, _plain(fit), fit.delta, lower=lower, upper=upper)
+        better = solved.objective < best
+        best = np.where(better, solved.objective, best)
+        found[better] = solved.theta[better]
+        for i in order:  # next: from the neighbour on the optimum's side
+            j = i - np.sign(held[i] - fit.theta[k]).astype(int)
+            theta[i] = found[j]
+            theta[i, k] = held[i]
+    least = min(float(best.min()), _least(fit, rows))
+    deviance = 2 / power * fit.degrees_of_freedom * np.log(best / least) if least > 0 else np.zeros(len(best))
+    ends = [_crossing(held, deviance, cut, fit.theta[k], side) for side in (-1, 1)]
+    p = form.parameters[k]
+    ends = [float(np.exp(e)) if p.log else float(e) for e in ends]
+    return Profile(parameter, np.exp(held) if p.log else held, best, deviance, cut, ends)
+
+
+def _plain(fit: Fit) -> str:
+    return "lad" if fit.objective == "huber-density" else fit.objective
+
+
+def _least(fit: Fit, rows: Any) -> float:
+    from areca.laws.fitting import total
+
+    residual = response(fit.form, fit.theta[None], rows.inputs)[0] - rows.target
+    return total(residual, _plain(fit), fit.delta, np.ones(len(rows)))
+
+
+def _crossing(held: np.ndarray, deviance: np.ndarray, cut: float, centre: float, side: int) -> float:
+    """Where the deviance passes the cut on one side, by linear interpolation; infinite if it does not."""
+    index = [i for i in np.argsort(side * held) if side * (held[i] - centre) >= 0]
+    for i, j in itertools.pairwise(index):
+        if deviance[j] > cut >= deviance[i]:
+            share = (cut - deviance[i]) / (deviance[j] - deviance[i])
+            return float(held[i] + share * (held[j] - held[i]))
+    return side * np.inf
+
+
+def delta_covariance(fit: Fit, data: Mapping[str, Any] | Any) -> np.ndarray:
+    """[p, p]: covariance of the parameters as searched (positive ones by their logarithm), to first order.
+
+    That of an M-estimator, v (J'J)^-1: v is s^2 for least squares, and E psi^2 / (E psi')^2 with n - p in place of n
+    for the others (Huber 1981, section 7.6); E psi' of least absolute deviations is twice the density at 0.
+    """
+    form, rows = fit.form, rows_of(fit.form, data)
+    columns = jacobian(form, fit.theta, rows.inputs)
+    residual = response(form, fit.theta[None], rows.inputs)[0] - rows.target
+    n, freedom = len(rows), max(fit.degrees_of_freedom, 1)
+    if fit.objective == "l2":
+        spread = (residual**2).sum() / freedom
+    else:
+        # The share of residuals within a band about 0, over its width; a third of them, as a small sample asks.
+        band = max(float(np.quantile(np.abs(residual), 1 / 3)), 1e-300)
+        delta = 0.0 if fit.objective != "huber" else fit.delta
+        psi = np.clip(residual, -delta, delta) / delta if delta else np.sign(residual)
+        within = np.mean(np.abs(residual) <= max(band, delta))
+        slope = within / max(band, delta)
+        spread = (psi**2).mean() / slope**2 * n / freedom
+    return spread * np.linalg.pinv(columns.T @ columns)
+
+
+def delta_intervals(fit: Fit, data: Mapping[str, Any] | Any, level: float = 0.90) -> dict[str, list[float]]:
+    """Intervals by the delta method: estimate +- t x standard error, as searched."""
+    from scipy.stats import t
+
+    check_level(level)
+    half = t.ppf((1 + level) / 2, fit.degrees_of_freedom) * np.sqrt(np.diag(delta_covariance(fit, data)))
+    ends = [fit.form.values(fit.theta + s * half) for s in (-1, 1)]
+    return {name: [float(ends[0][name]), float(ends[1][name])] for name in fit.form.names}
+
+
+__all__ = ["Profile", "delta_covariance", "delta_intervals", "profile"]
