@@ -14,8 +14,9 @@ import numpy as np
 
 from areca.errors import FitError
 from areca.laws.bootstrap import KEPT, Bootstrap, bootstrap, predict_interval
+from areca.laws.fitting import Objective
 from areca.laws.observations import Observations
-from areca.laws.parametric import N_PARAMETERS, Objective, ParametricFit, check_coupling, fit_parametric
+from areca.laws.parametric import N_PARAMETERS, ParametricFit, check_coupling, fit_parametric
 
 COUPLINGS = (1.0, 1.5, 2.0)  # from Chinchilla's sum to a root of squares (docs/log.md)
 

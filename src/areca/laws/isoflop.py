@@ -55,10 +55,11 @@ class IsoFlop:
     level: float
     notes: list[str]
     loss_samples: np.ndarray  # [S, valleys] lowest loss in each refit, for L(C); not written
+    n_samples: np.ndarray  # [S, valleys] ln N of it; not written
 
     def to_dict(self) -> dict[str, Any]:
         values = asdict(self)
-        del values["loss_samples"]
+        del values["loss_samples"], values["n_samples"]
         return values
 
 
@@ -106,7 +107,9 @@ def fit_isoflop(
         log_c = np.log([valleys[i].budget_flops for i in good])
         n_law = _power_law(log_c, [valleys[i].n_opt for i in good], [vertex_samples[i] for i in good], level)
         d_law = _power_law(log_c, [valleys[i].d_opt for i in good], [d_samples[i] for i in good], level)
-    return IsoFlop(valleys, sigma, *n_law, *d_law, level, notes, np.stack(loss_samples, axis=1))
+    return IsoFlop(
+        valleys, sigma, *n_law, *d_law, level, notes, np.stack(loss_samples, axis=1), np.stack(vertex_samples, axis=1)
+    )
 
 
 def _valley(

@@ -13,10 +13,14 @@ from areca.files import read_json, write_json
 from areca.laws.average import Average, Member, fit_average
 from areca.laws.bootstrap import Bootstrap, bootstrap
 from areca.laws.compute import PF_DAY, fit_compute
-from areca.laws.isoflop import LEVEL, fit_isoflop
+from areca.laws.curvature import bends
+from areca.laws.fitting import Objective
+from areca.laws.isoflop import LEVEL, IsoFlop, fit_isoflop
 from areca.laws.observations import Observations
-from areca.laws.parametric import Objective, ParametricFit, fit_parametric
-from areca.laws.validation import validate_largest_budget
+from areca.laws.parametric import PARAMETERS, ParametricFit, fit_parametric
+from areca.laws.resample import Method
+from areca.laws.sensitivity import sensitivity
+from areca.laws.validation import How, leave_one_budget_out, leave_one_group_out, validate_largest_budget
 
 FORMAT = 1
 FAILED_CHECK = "fitted without the largest budget"  # how the note of a failed validation begins
@@ -40,6 +44,10 @@ class LawReport:
     notes: list[str] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)  # what was read, relative to law.json's directory
     average: Average | None = None  # what predicts, if not `parametric` alone
+    intervals_by: dict[str, Any] = field(default_factory=dict)  # bootstrap, profile, delta -> parameter -> interval
+    leave_one_out: list[dict[str, Any]] = field(default_factory=list)  # each budget, or group, from the others
+    curvature: list[dict[str, Any]] = field(default_factory=list)
+    sensitivity: dict[str, Any] | None = None
 
     @property
     def predictor(self) -> Average:
@@ -94,6 +102,10 @@ class LawReport:
             "compute": self.compute,
             "compute_with_floor": self.compute_with_floor,
             "validation": self.validation,
+            "intervals_by": self.intervals_by,
+            "leave_one_out": self.leave_one_out,
+            "curvature": self.curvature,
+            "sensitivity": self.sensitivity,
             "columns": self.observations.columns,
             "observations": self.observations.to_dicts(),
             "notes": self.notes,
@@ -105,6 +117,11 @@ class LawReport:
         """The inverse of `to_dict`, but for the samples not written; DataError when a part is missing."""
         if not isinstance(values, dict):
             raise DataError(f"{where} is not a law written by `areca fit`; fit it again.")
+        if values.get("parametric") is None and values.get("forms"):
+            names = ", ".join(str(f.get("form")) for f in values["forms"])
+            raise DataError(
+                f"{where} holds the law {names}, not L(N, D); fit the runs without --form to plan from them."
+            )
         try:
             p = values["parametric"]
             form = Member.from_dict(p)
@@ -124,6 +141,10 @@ class LawReport:
                 notes=list(values["notes"]),
                 sources=list(values.get("sources", [])),
                 average=Average(tuple(Member.from_dict(f) for f in average)) if average else None,
+                intervals_by=values.get("intervals_by") or {},
+                leave_one_out=values.get("leave_one_out") or [],
+                curvature=values.get("curvature") or [],
+                sensitivity=values.get("sensitivity"),
             )
         except (KeyError, TypeError, ValueError) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
@@ -148,16 +169,19 @@ def fit_laws(
     seed: int = 0,
     level: float = LEVEL,
     couplings: Sequence[float] = (1.0,),
+    method: Method = "auto",
+    deep: bool = True,
 ) -> LawReport:
     """Fits L(N, D) with its bootstrap, the isoFLOP valleys and L(C). FitError when L(N, D) can't be had.
 
     With more couplings than 1, Chinchilla's, predictions and their intervals are an average over them
-    (`areca.laws.average`); `parametric` is Chinchilla's form all the same.
+    (`areca.laws.average`); `parametric` is Chinchilla's form all the same. `method` is the bootstrap's; `deep` adds
+    what tells how far to trust the law: profiles, each budget left out, tests for bends, the table of choices.
     """
     check_seed(seed)
     observations = observations.drop_highest(drop_highest)
     fit = fit_parametric(observations, objective=objective, delta=delta)
-    drawn = bootstrap(observations, fit, samples=samples, seed=seed)
+    drawn = bootstrap(observations, fit, samples=samples, seed=seed, method=method)
     notes, average = list(observations.notes), None
     if tuple(couplings) != (1.0,):
         average, left_out = fit_average(
@@ -185,9 +209,8 @@ def fit_laws(
     else:
         notes += valleys.notes
         compute, floor = fit_compute(valleys), fit_compute(valleys, with_floor=True)
-    validation = validate_largest_budget(
-        observations, objective=objective, delta=delta, couplings=couplings, seed=seed, level=level
-    )
+    how = How(objective, delta, couplings, seed, level)
+    validation = validate_largest_budget(observations, how)
     if validation and validation.failed:
         notes.append(
             f"{FAILED_CHECK}, the law misses its runs by {validation.mean_error:+.1%} on average "
@@ -207,4 +230,39 @@ def fit_laws(
         seed=seed,
         notes=notes,
         average=average,
+        **(_deep(observations, fit, drawn, valleys, how) if deep else {}),
     )
+
+
+def _deep(
+    observations: Observations, fit: ParametricFit, drawn: Bootstrap, valleys: IsoFlop | None, how: How
+) -> dict[str, Any]:
+    """What tells how far to trust the law."""
+    exact = drawn.method == "exact"  # rows that are the law itself have no uncertainty to follow
+    left_out = leave_one_budget_out(observations, how)
+    if observations.group and len(set(observations.group)) > 1:
+        left_out += leave_one_group_out(observations, observations.group, how)
+    return {
+        "intervals_by": {} if exact else _three_ways(observations, fit, drawn, how.level),
+        "leave_one_out": [v.to_dict() for v in left_out],
+        "curvature": [] if exact else [b.to_dict() for b in bends(observations, fit, valleys, how.level)],
+        "sensitivity": sensitivity(observations, fit),
+    }
+
+
+def _three_ways(
+    observations: Observations, fit: ParametricFit, drawn: Bootstrap, level: float
+) -> dict[str, dict[str, list[float | None]]]:
+    """Intervals of the five parameters by bootstrap, profile and delta method; an end without bound is None."""
+    from areca.laws.uncertainty import delta_intervals, profile
+
+    generic = fit.generic()
+    found: dict[str, dict[str, Any]] = {
+        "bootstrap": {k: v for k, v in drawn.parameter_intervals(level).items() if k in PARAMETERS},
+        "profile": {name: profile(generic, observations, name, level=level).interval for name in PARAMETERS},
+        "delta": delta_intervals(generic, observations, level),
+    }
+    return {
+        way: {name: [float(e) if np.isfinite(e) else None for e in ends] for name, ends in by.items()}
+        for way, by in found.items()
+    }
