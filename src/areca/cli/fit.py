@@ -21,6 +21,8 @@ def fit(
     n_tokens: str = "",
     flops: str = "",
     loss: str = "",
+    columns: tuple[str, ...] = (),
+    group: str = "",
     flops_kind: Literal["exact", "6nd"] = "exact",
     rates: Literal["best", "all"] = "best",
     objective: Literal["huber", "lad", "l2"] = "huber",
@@ -46,6 +48,8 @@ def fit(
         n_tokens: its column of training tokens; n_tokens if not given, C / 6 N if there is none.
         flops: its column of training FLOPs; flops if not given, 6 N D if there is none.
         loss: its column of the final loss in nats a token; loss if not given.
+        columns: its columns of other quantities, each NAME=COLUMN, as unique_tokens=U (see docs/fit-my-runs.md).
+        group: its column of what belongs together, for bootstraps of whole groups and for groups held out.
         flops_kind: of run directories: exact FLOPs, or 6 N D.
         rates: of a ladder with several learning rates: the best of each size and budget, with all its seeds, or all.
         objective: what is summed over the residuals of ln L: Huber's function, absolute values (lad) or squares (l2).
@@ -62,14 +66,22 @@ def fit(
     from dataclasses import replace
     from pathlib import Path
 
-    from areca.cli.options import print_json
+    from areca.cli.options import pairs, print_json
     from areca.files import check_place
     from areca.laws import fit_laws, load
 
     if out:
         check_place(out)
     observations = load(
-        paths, n_params=n_params, n_tokens=n_tokens, flops=flops, loss=loss, flops_kind=flops_kind, rates=rates
+        paths,
+        n_params=n_params,
+        n_tokens=n_tokens,
+        flops=flops,
+        loss=loss,
+        columns=pairs("--columns", columns, "NAME=COLUMN"),
+        group=group,
+        flops_kind=flops_kind,
+        rates=rates,
     )
     law = fit_laws(
         observations,

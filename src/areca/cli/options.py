@@ -142,6 +142,19 @@ def numbers(option: str, words: Iterable[str]) -> tuple[float, ...]:
     return tuple(found)
 
 
+def pairs(option: str, words: Iterable[str], form: str) -> dict[str, str]:
+    """{name: value} of an option that takes several NAME=VALUE, `form` in the words of the message."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = (part.strip() for part in word.partition("="))
+        if not (name and equals and value):
+            raise ConfigError(f"{option} is {word!r}; write it as {form}.")
+        if name in found:
+            raise ConfigError(f"{option} names {name} twice, {found[name]!r} and {value!r}; leave one out.")
+        found[name] = value
+    return found
+
+
 def dispatch(subverbs: Mapping[str, Callable[..., Any]], argv: list[str], prog: str) -> Any:
     """Runs `argv[0]` of a verb that has verbs of its own, such as `areca corpus build`."""
     if not argv or argv[0] in ("-h", "--help"):

@@ -11,10 +11,10 @@ from areca.laws.isoflop import IsoFlop, Valley, fit_isoflop
 from areca.laws.observations import Observations
 from areca.laws.parametric import ParametricFit, fit_parametric
 from areca.laws.report import FAILED_CHECK, LawReport, fit_laws
-from areca.laws.tables import load
+from areca.laws.tables import Columns, load, load_columns
 
 __all__ = [
-    "COUPLINGS", "FAILED_CHECK", "Average", "Bootstrap", "ComputeLaw", "Form", "IsoFlop", "LawReport", "Observations",
-    "ParametricFit", "Valley", "bootstrap", "fit_average", "fit_compute", "fit_isoflop", "fit_laws", "fit_parametric",
-    "load", "predict_interval",
+    "COUPLINGS", "FAILED_CHECK", "Average", "Bootstrap", "Columns", "ComputeLaw", "Form", "IsoFlop", "LawReport",
+    "Observations", "ParametricFit", "Valley", "bootstrap", "fit_average", "fit_compute", "fit_isoflop", "fit_laws",
+    "fit_parametric", "load", "load_columns", "predict_interval",
 ]  # fmt: skip
