@@ -23,6 +23,9 @@ def fit(
     loss: str = "",
     columns: tuple[str, ...] = (),
     group: str = "",
+    unit: tuple[str, ...] = (),
+    where: tuple[str, ...] = (),
+    duplicates: Literal["check", "keep", "drop", "refuse"] = "check",
     flops_kind: Literal["exact", "6nd"] = "exact",
     rates: Literal["best", "all"] = "best",
     objective: Literal["huber", "lad", "l2"] = "huber",
@@ -50,6 +53,11 @@ def fit(
         loss: its column of the final loss in nats a token; loss if not given.
         columns: its columns of other quantities, each NAME=COLUMN, as unique_tokens=U (see docs/fit-my-runs.md).
         group: its column of what belongs together, for bootstraps of whole groups and for groups held out.
+        unit: of its columns, each QUANTITY=UNIT, as flops=pf-days, n_tokens=sequences:2048 or loss=bits-per-token;
+            parameters, tokens, FLOPs and nats a token where neither this nor the column's name tells another.
+        where: take only the rows that meet these, each COLUMN=VALUE or COLUMN!=VALUE.
+        duplicates: of rows with the same N, D and loss: keep all, drop all but the first, refuse, or check that they
+            are at most a tenth.
         flops_kind: of run directories: exact FLOPs, or 6 N D.
         rates: of a ladder with several learning rates: the best of each size and budget, with all its seeds, or all.
         objective: what is summed over the residuals of ln L: Huber's function, absolute values (lad) or squares (l2).
@@ -80,6 +88,9 @@ def fit(
         loss=loss,
         columns=pairs("--columns", columns, "NAME=COLUMN"),
         group=group,
+        units=pairs("--unit", unit, "QUANTITY=UNIT"),
+        where=where,
+        duplicates=duplicates,
         flops_kind=flops_kind,
         rates=rates,
     )

@@ -1,122 +1,200 @@
-"""Which column is which quantity, and its numbers.
+"""Which column is which quantity, in which unit, and its numbers.
 
-A quantity has one name and one unit here, whatever a table calls it and counts it in. Every complaint names the file,
-the row, the column and the value.
+A quantity has one name and one unit here, whatever a table calls it and counts it in. A column is taken for a quantity
+when it is named by the user, when it has the quantity's name, or when it has a usual name for it and no other column
+has; the last is said in a note. Complaints name the file, the row, the column and the value.
 """
 
-import math
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from areca.errors import DataError, closest
-from areca.laws.formats import DOUBLED, Row, Table
+from areca.laws import cells
+from areca.laws.formats import DOUBLED, Table
 from areca.laws.observations import QUANTITIES
+from areca.laws.quantities import HINTS, KNOWN, OPTIONS, SYMBOLS, UNIT_OF_NAME, Quantity
+from areca.laws.units import SCALES, UNITS, Unit, split_suffix
 
-LEAST, MOST = 1e-40, 1e40  # a number outside is a slip, and its products overflow
+_ANY = Quantity("a quantity of the user's", positive=False)
 
 
 @dataclass(frozen=True)
-class Quantity:
-    """What a column can be. `positive`: zero and below are mistakes (its logarithm is taken)."""
+class Reading:
+    """How to read tables: which column a quantity is, in which unit, and which column has the groups."""
 
-    meaning: str
-    positive: bool = True
+    mapping: Mapping[str, str] = field(default_factory=dict)  # quantity -> column
+    units: Mapping[str, Unit] = field(default_factory=dict)
+    group: str = ""
 
 
-# The quantities that laws are made of, in the units they have everywhere. Any other name may be mapped as well.
-KNOWN: dict[str, Quantity] = {
-    "n_params": Quantity("N, parameters without embeddings"),
-    "n_tokens": Quantity("D, training tokens"),
-    "flops": Quantity("C, training FLOPs of the whole run"),
-    "loss": Quantity("held-out loss in nats a token"),
-    "unique_tokens": Quantity("U, tokens in the data before any is repeated"),
-    "steps": Quantity("S, updates"),
-    "batch_tokens": Quantity("B, tokens a step"),
-    "learning_rate": Quantity("peak learning rate"),
-    "score": Quantity("a task's score, as a share of 1", positive=False),
-    "context": Quantity("T, tokens in a sequence"),
-    "n_params_total": Quantity("parameters with embeddings"),
-    "flops_exact": Quantity("training FLOPs, every matrix product counted"),
-    "flops_6nd": Quantity("6 N D"),
-    "d_model": Quantity("the model's width"),
-    "n_layers": Quantity("the number of blocks"),
-    "b_crit": Quantity("critical batch size in tokens"),
-    "seed": Quantity("of the initial parameters or of the order", positive=False),
-}
-OPTIONS = {name: f"--{name.replace('_', '-')}" for name in QUANTITIES}  # the others have --columns NAME=COLUMN
+@dataclass
+class Found:
+    """What was read of a table, in our units."""
+
+    values: dict[str, np.ndarray]  # quantity -> [n]
+    described: dict[str, str]  # quantity -> its column, or how it was derived
+    notes: list[str]
+    used: dict[str, str]  # quantity -> column
 
 
 def option(name: str) -> str:
     """How the command line names the column of a quantity."""
-    return OPTIONS.get(name, f"--columns {name}=COLUMN")
+    return f"{OPTIONS[name]} COLUMN" if name in OPTIONS else f"--columns {name}=COLUMN"
 
 
-def match(table: Table, names: Iterable[str], mapping: Mapping[str, str]) -> dict[str, str]:
-    """Quantity -> column, for those of `names` that the table has; DataError for a mapped column that it has not."""
-    used: dict[str, str] = {}
-    for name in dict.fromkeys([*names, *mapping]):
-        column = mapping.get(name, "")
-        wanted = column or name
-        if wanted in table.available:
-            if f"{DOUBLED}{wanted}" in table.columns:
-                raise DataError(
-                    f"{table.path} has more than one column {wanted!r}; rename one (its columns: {table.listed})."
-                )
-            used[name] = wanted
-        elif column:
-            raise DataError(
-                f"{table.path} has no column {column!r}{closest(column, table.available)}; "
-                f"its columns are {table.listed}."
-            )
-    taken = list(used.values())
+def match(table: Table, names: Iterable[str], mapping: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """({quantity: column}, what to say) for those of `names` that the table has.
+
+    DataError for a mapped column that is not there, that is there twice, or that is mapped twice.
+    """
+    used = {name: _mapped(table, column) for name, column in mapping.items() if column}
+    names = dict.fromkeys(names)
+    for name in names:
+        # A column of another quantity that the user takes for one of the four is that one only.
+        if name not in used and name in table.available and (name in QUANTITIES or name not in used.values()):
+            used[name] = _mapped(table, name)
     for name, column in used.items():
-        if taken.count(column) > 1:
-            raise DataError(f"column {column!r} of {table.path} is mapped twice, also as {name}; map each column once.")
-    return used
+        twice = [other for other, c in used.items() if c == column and other != name]
+        if twice:
+            raise DataError(
+                f"column {column!r} of {table.path} is mapped twice, as {name} and as {twice[0]}; map each column once."
+            )
+    notes: list[str] = []
+    if table.known:
+        return used, notes
+    taken = {name: column for name in names if name not in used and (column := _usual(table, name, used))}
+    said = [f"{SYMBOLS.get(name, name)} is {column!r}" for name, column in taken.items()]
+    if any(name in QUANTITIES for name in taken):
+        notes.append(f"columns taken from {table.path.name} by their names: {', '.join(said)}.")
+    if "loss" in taken and "train" in _compact(taken["loss"]):
+        notes.append(f"{taken['loss']!r} is a training loss; a held-out one says more (--loss COLUMN).")
+    if used.get("loss") == "loss" and not mapping.get("loss") and (other := _usual(table, "loss", used, groups=1)):
+        notes.append(f"the loss is 'loss'; if {other!r} is the held-out one, say --loss {_quoted(other)}.")
+    return used | taken, notes
 
 
-def numbers(table: Table, column: str, name: str, *, gaps: bool = False) -> np.ndarray:
-    """[n] the column as the quantity `name`; with `gaps` an empty cell is NaN, else DataError."""
-    positive = KNOWN[name].positive if name in KNOWN else False
-    return np.array([number(row, column, positive=positive, gaps=gaps) for row in table.rows], dtype=np.float64)
+def _mapped(table: Table, column: str) -> str:
+    if column not in table.available:
+        raise DataError(
+            f"{table.path} has no column {column!r}{closest(column, table.available)}; its columns are {table.listed}."
+        )
+    if f"{DOUBLED}{column}" in table.columns:
+        raise DataError(f"{table.path} has more than one column {column!r}; rename one (its columns: {table.listed}).")
+    return column
 
 
-def labels(table: Table, column: str) -> tuple[str, ...]:
-    """[n] the cells of a column as text; DataError where one is empty."""
-    for row in table.rows:
-        if row.cells.get(column) is None or not str(row.cells[column]).strip():
-            raise DataError(f"{row.where} has no value in column {column!r}; fill it in or group by another column.")
-    return tuple(str(row.cells[column]).strip() for row in table.rows)
+def _usual(table: Table, name: str, used: Mapping[str, str], groups: int = 99) -> str:
+    """The one column with a usual name for the quantity, "" if there is none or several equally sure ones."""
+    free = _candidates(table, used)
+    for group in KNOWN[name].names[:groups] if name in KNOWN else ():
+        columns = [column for column, compact in free.items() if compact in group.split()]
+        if columns:
+            return columns[0] if len(columns) == 1 or _equal(table, columns) else ""
+    return ""
 
 
-def number(row: Row, column: str, *, positive: bool = True, gaps: bool = False) -> float:
-    """The finite number in a cell, or DataError that names the place."""
-    value = row.cells.get(column)
-    if value is None or (isinstance(value, str) and not value.strip()):
-        if gaps:
-            return math.nan
-        raise DataError(f"{row.where} has no value in column {column!r}; fill it in or remove the row.")
-    found = _parse(value)
-    if found is None:
-        raise DataError(f"{row.where} has {str(value)[:40]!r} in column {column!r}, which is not a number.")
-    if not math.isfinite(found) or (positive and found <= 0):
-        kind = "positive" if positive else "finite"
-        raise DataError(f"{row.where} has {value} in column {column!r}; it must be a {kind} number.")
-    if positive and not LEAST <= found <= MOST:
-        raise DataError(f"{row.where} has {value} in column {column!r}; it must lie between {LEAST:g} and {MOST:g}.")
+def _candidates(table: Table, used: Mapping[str, str]) -> dict[str, str]:
+    """{column: its name in small letters and digits} of the columns with numbers that are not in use."""
+    first = table.rows[0].cells
+    return {
+        column: _compact(column)
+        for column in table.available
+        if column not in used.values()
+        and f"{DOUBLED}{column}" not in table.columns
+        and any(cells.parse(row.cells.get(column), True) is not None for row in table.rows[:20])
+        and not isinstance(first.get(column), dict | list)
+    }
+
+
+def _compact(column: str) -> str:
+    """ "evalloss" of "summary.eval/loss", "tokens" of "tokens (B)"."""
+    name = re.sub(r"^(config|summary|summary_metrics|hparams)[./_](?=\w)", "", split_suffix(column.strip())[0])
+    return re.sub("[^a-z0-9]", "", name.lower())
+
+
+def _equal(table: Table, columns: list[str]) -> bool:
+    return all(len({str(row.cells.get(column)) for column in columns}) == 1 for row in table.rows)
+
+
+def hint(table: Table, name: str, used: Mapping[str, str]) -> str:
+    """The clause `; it may be 'a' or 'b'` for a message, or nothing."""
+    if name not in HINTS:
+        return ""
+    columns = [repr(c) for c, compact in _candidates(table, used).items() if re.search(HINTS[name], compact)]
+    return f"; it may be {' or '.join(columns[:4])}" if columns else ""
+
+
+def _quoted(column: str) -> str:
+    return f"'{column}'" if re.search(r"[^\w./-]", column) else column
+
+
+def read(table: Table, used: Mapping[str, str], reading: Reading, *, needed: Iterable[str]) -> Found:
+    """The numbers of the columns in `used`. Those of `needed` must have a value in every row, others may have gaps.
+
+    A column of another quantity that only happens to be called so is left out if it can't be read.
+    """
+    found = Found({}, {}, [], dict(used))
+    needed = set(needed)
+    units = {name: _unit(table, name, column, reading) for name, column in used.items()}
+    # What others are converted with comes first: a batch may be in sequences itself.
+    for name in sorted(used, key=lambda name: units[name].needs(name) != "" and name != "batch_tokens"):
+        column, unit = used[name], units[name]
+        plain = unit.name == _plain(name)
+        try:
+            values = cells.numbers(
+                table, column, count=plain and "K" in UNITS.get(name, ()),
+                positive=KNOWN.get(name, _ANY).positive, gaps=name not in needed,
+            )  # fmt: skip
+        except DataError:
+            if name in needed or reading.mapping.get(name):
+                raise
+            continue
+        found.values[name] = values if plain else _converted(table, name, unit, values, found)
+        found.described[name] = table.described.get(name, column if plain else f"{column} ({unit.name})")
+    found.values = {name: found.values[name] for name in used if name in found.values}
     return found
 
 
-def _parse(value: Any) -> float | None:
-    if isinstance(value, bool):
-        return None
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return None
+def _plain(name: str) -> str:
+    """The quantity's own unit."""
+    return next(iter(UNITS.get(name, ("",))))
+
+
+def _unit(table: Table, name: str, column: str, reading: Reading) -> Unit:
+    """The unit that the user names, else the one in the column's name, else ours."""
+    if table.known or name not in UNITS:
+        return Unit(_plain(name))
+    if name in reading.units:
+        return reading.units[name]
+    said = split_suffix(column)[1]
+    if name == "loss" and not said:
+        said = next((unit for ending, unit in UNIT_OF_NAME if _compact(column).endswith(ending)), "")
+    return Unit(said if said in UNITS[name] else _plain(name))
+
+
+def _converted(table: Table, name: str, unit: Unit, values: np.ndarray, found: Found) -> np.ndarray:
+    column = found.used[name]
+    per, beside = None, unit.needs(name)
+    if beside:
+        if beside not in found.values or not np.isfinite(found.values[beside]).all():
+            raise DataError(
+                f"{column!r} of {table.path} in {unit.name} needs {KNOWN[beside].meaning} to become {_plain(name)}; "
+                f"give it as --unit {name}={unit.name}:NUMBER, or its column with {option(beside)}."
+            )
+        per = found.values[beside]
+    large = float(np.nanmax(values))
+    if unit.name in SCALES and large > 1e7:
+        raise DataError(
+            f"{table.path} has {large:g} in column {column!r}, too much for a count in {unit.name}; give the unit as "
+            f"--unit {name}={_plain(name)}, or correct the column."
+        )
+    if unit.name == "perplexity" and float(np.nanmin(values)) <= 1:
+        raise DataError(f"{table.path} has a perplexity of {np.nanmin(values):g} in {column!r}; it must be above 1.")
+    found.notes.append(f"{column!r} of {table.path.name} is read in {unit.name}.")
+    return unit.convert(values, per)
 
 
 def derive(table: Table, values: dict[str, np.ndarray], described: dict[str, str]) -> list[str]:

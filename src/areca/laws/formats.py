@@ -5,12 +5,13 @@ What a column means is decided in columns.py; here nothing is turned into a numb
 
 import csv
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from areca.errors import DataError
+from areca.errors import ConfigError, DataError, closest
 
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 DOUBLED = "\0"  # before a name in `columns` that the file has more than once: refused when it is the one wanted
@@ -44,6 +45,41 @@ class Table:
     def listed(self) -> str:
         """The same for a message."""
         return ", ".join(map(repr, self.available))
+
+    def having(self, mapping: Mapping[str, str]) -> dict[str, str]:
+        """The part of a mapping, {quantity: column}, whose columns are here."""
+        return {name: column for name, column in mapping.items() if column in self.available}
+
+    def where(self, conditions: Iterable[str]) -> "Table":
+        """The rows that meet "COLUMN=VALUE" and "COLUMN!=VALUE", compared as text; DataError when there is none."""
+        rows, notes = self.rows, list(self.notes)
+        conditions = list(conditions)
+        for condition in conditions:
+            column, sign, value = _condition(condition)
+            if column not in self.available:
+                near = closest(column, self.available)
+                raise DataError(f"{self.path} has no column {column!r}{near}; its columns are {self.listed}.")
+            there = dict.fromkeys(map(str, (_text(row.cells.get(column)) for row in rows)))
+            rows = [row for row in rows if (_text(row.cells.get(column)) == value) == (sign == "=")]
+            if not rows:
+                few = ", ".join(map(repr, list(there)[:8]))
+                raise DataError(f"{self.path} has no row where {condition}; its column {column!r} has {few}.")
+        if conditions and len(rows) < len(self.rows):
+            notes.append(
+                f"{len(rows)} of {len(self.rows)} rows of {self.path.name} are taken: {', '.join(conditions)}."
+            )
+        return replace(self, rows=rows, notes=notes)
+
+
+def _condition(condition: str) -> tuple[str, str, str]:
+    match = re.fullmatch(r"\s*([^=!]+?)\s*(!?=)\s*(.*?)\s*", condition)
+    if match is None:
+        raise ConfigError(f"--where is {condition!r}; write it as COLUMN=VALUE or COLUMN!=VALUE.")
+    return match[1], match[2], match[3]
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value).strip()
 
 
 def read_table_file(path: Path) -> Table:

@@ -1,20 +1,27 @@
-"""`load` and `load_columns`: what a law is fitted to, from run directories and tables of any tool.
+"""`load` and `load_columns`: what a law is fitted to, from run directories and from tables of any tool.
 
-What is not given is derived, and said: C from 6 N D, or D from C / 6 N, or N from C / 6 D.
+What is not given is derived, and said: C from 6 N D, or D from C / 6 N, or N from C / 6 D. What looks like a slip of
+units is questioned, or refused where a law of it would be nonsense (`areca.laws.questions`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from areca.errors import DataError, closest
-from areca.laws import columns
+from areca.laws import cells
+from areca.laws.columns import Found, Reading, derive, hint, match, option, read
 from areca.laws.formats import Table, read_table_file
 from areca.laws.observations import QUANTITIES, Observations
+from areca.laws.quantities import OTHERS
+from areca.laws.questions import Duplicates, check_duplicates, questions
 from areca.laws.rundirs import BUDGET, FlopsKind, Rates, read_runs
 from areca.laws.rundirs import run_directories as run_directories  # areca.plan finds the runs of a law with it
+from areca.laws.units import parse_units
+
+SIZES = ("n_params", "n_tokens", "flops")
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,9 @@ def load(
     loss: str = "",
     columns: Mapping[str, str] | None = None,
     group: str = "",
+    units: Mapping[str, str] | None = None,
+    where: Sequence[str] = (),
+    duplicates: Duplicates = "check",
     flops_kind: FlopsKind = "exact",
     rates: Rates = "best",
     fit_first: bool = False,
@@ -46,15 +56,38 @@ def load(
     """The observations of every path, together.
 
     A path is a directory of runs, as `run_directories` reads it, or a table.
-    `n_params`, `n_tokens`, `flops` and `loss` name a table's columns, `columns` those of other quantities ({name:
-    column}); by default they are called so. `group` is a column of labels. Of a run directory's two FLOPs `flops_kind`
-    takes the exact ones or 6 N D. Of a ladder's sweep of learning rates `rates` takes the best of each size and budget,
-    or all. DataError says which file, row and column can't be used; with `fit_first` it sends whoever has to name a
-    column to `areca fit`, having no options for that.
+
+    Args:
+        paths: what to read.
+        n_params, n_tokens, flops, loss: a table's columns. Without, the quantity's name or a usual one is taken.
+        columns: those of other quantities, {quantity: column} (`areca.laws.quantities`).
+        group: a column of labels.
+        units: {quantity: unit} where a table counts in others than ours (`areca.laws.units`).
+        where: keep the rows that meet each "COLUMN=VALUE" or "COLUMN!=VALUE".
+        duplicates: of rows with the same N, D and loss keep all, drop all but the first, refuse any, or check that they
+            are few.
+        flops_kind: of a run directory the exact FLOPs or 6 N D.
+        rates: of a ladder's sweep of learning rates the best of each size and budget, or all.
+        fit_first: send whoever has to name a column or a unit to `areca fit`, having no options for that.
+
+    Raises:
+        DataError: says which file, row and column can't be used; ConfigError: which unit or condition.
     """
     mapping = {"n_params": n_params, "n_tokens": n_tokens, "flops": flops, "loss": loss} | dict(columns or {})
-    parts = [_observations(table, mapping, group, fit_first) for table in _tables(paths, flops_kind, rates)]
-    return parts[0] if len(parts) == 1 else _join(parts)
+    reading = Reading({k: v for k, v in mapping.items() if v}, parse_units(units or {}), group)
+    try:
+        tables = _tables(paths, where, reading, flops_kind, rates)
+        parts = [_observations(table, its, fit_first) for table, its in tables]
+        observations = parts[0] if len(parts) == 1 else _join(parts)
+        keys = [observations.column(name) for name in ("n_params", "n_tokens", "loss", *observations.others)]
+        keep, notes = check_duplicates(keys, observations.label, "N, D and loss", duplicates)
+    except DataError as error:
+        if fit_first and " --" in str(error) and "areca fit" not in str(error):
+            raise DataError(
+                f"{str(error)[:-1]} (options of `areca fit`, which writes a law.json to plan from)."
+            ) from None
+        raise
+    return observations.select(keep, *notes)
 
 
 def load_columns(
@@ -64,92 +97,100 @@ def load_columns(
     optional: Sequence[str] = (),
     *,
     group: str = "",
+    units: Mapping[str, str] | None = None,
+    where: Sequence[str] = (),
+    duplicates: Duplicates = "check",
     flops_kind: FlopsKind = "exact",
     rates: Rates = "best",
 ) -> Columns:
     """The quantities `wanted` of every run, as float64; DataError where one is not there or a run lacks it.
 
-    `mapping` is {quantity: a table's column}; without, a column is called as the quantity. Of `optional` those come
-    that any path has, NaN where a run has none. A third of N, D and C is derived from the others, and said.
+    `mapping` is {quantity: a table's column}; the other arguments are those of `load`. Of `optional` those come that
+    any path has, NaN where a run has none. A third of N, D and C is derived from the others, and said.
     """
-    values: dict[str, list[np.ndarray]] = {name: [] for name in [*wanted, *optional]}
+    reading = Reading({k: v for k, v in mapping.items() if v}, parse_units(units or {}), group)
+    values: dict[str, list[np.ndarray]] = {name: [] for name in [*wanted, *optional, "seed"]}
     label: list[str] = []
     groups: list[str] = []
     notes: list[str] = []
-    for table in _tables(paths, flops_kind, rates):
-        used = _match(table, [*wanted, *optional], mapping)
-        lacks = [name for name in wanted if name not in used]
-        # N, D and C are read where they can stand in for one that is wanted.
-        derivable = set(lacks) <= {"n_params", "n_tokens", "flops"}
-        if lacks and derivable:
-            used = _match(table, [*wanted, *optional, "n_params", "n_tokens", "flops"], mapping)
-        found = {n: columns.numbers(table, c, n, gaps=n not in wanted and n in optional) for n, c in used.items()}
-        said = columns.derive(table, found, {}) if lacks and derivable else []
-        if missing := [name for name in wanted if name not in found]:
-            raise DataError(
-                f"{table.path} has no column {missing[0]!r}{closest(missing[0], table.available)}; "
-                f"name it with {columns.option(missing[0])} (its columns: {table.listed})."
-            )
+    for table, its in _tables(paths, where, reading, flops_kind, rates):
+        found = _columns(table, wanted, [*optional, "seed"], its)
         for name, parts in values.items():
-            parts.append(found.get(name, np.full(len(table.rows), np.nan)))
+            parts.append(found.values.get(name, np.full(len(table.rows), np.nan)))
         label += [row.label or row.where for row in table.rows]
         groups += _group(table, group)
-        notes += [*table.notes, *said]
+        notes += [*table.notes, *found.notes]
     whole = {name: np.concatenate(parts) for name, parts in values.items()}
-    there = {name: v for name, v in whole.items() if name in wanted or np.isfinite(v).any()}
-    return Columns(there, tuple(label), tuple(groups), tuple(dict.fromkeys(notes)))
+    there = {k: v for k, v in whole.items() if k in wanted or (k in optional and np.isfinite(v).any())}
+    keep, said = check_duplicates(list(whole.values()), tuple(label), ", ".join(wanted), duplicates)
+    return Columns(
+        {name: v[keep] for name, v in there.items()},
+        tuple(label[i] for i in keep),
+        tuple(groups[i] for i in keep) if groups else (),
+        tuple(dict.fromkeys([*notes, *said])),
+    )
 
 
-def _tables(paths: Iterable[Path | str], kind: FlopsKind, rates: Rates) -> list[Table]:
+def _tables(
+    paths: Iterable[Path | str], where: Sequence[str], reading: Reading, kind: FlopsKind, rates: Rates
+) -> list[tuple[Table, Reading]]:
+    """Each path's rows and how they are read. Beside a table, a mapping to what run directories lack is the table's."""
     tables = [read_runs(p, kind, rates) if p.is_dir() else read_table_file(p) for p in map(Path, paths)]
     if not tables:
         raise DataError("there is nothing to fit: give run directories, a ladder or a table.")
-    return tables
+    tables = [table.where(where) for table in tables]
+    if all(table.known for table in tables):
+        return [(table, reading) for table in tables]
+    return [(t, replace(reading, mapping=t.having(reading.mapping)) if t.known else reading) for t in tables]
 
 
-def _match(table: Table, names: Sequence[str], mapping: Mapping[str, str]) -> dict[str, str]:
-    """Quantity -> column. Run directories call everything by our names; a mapping is for the tables beside them."""
-    return columns.match(table, names, {} if table.known else {k: v for k, v in mapping.items() if v})
-
-
-def _observations(table: Table, mapping: Mapping[str, str], group: str, fit_first: bool) -> Observations:
-    others = [name for name in columns.KNOWN if name not in QUANTITIES]
-    used = _match(table, [*QUANTITIES, *others, *(name for name in mapping if name not in QUANTITIES)], mapping)
+def _observations(table: Table, reading: Reading, fit_first: bool) -> Observations:
+    used, notes = match(table, [*QUANTITIES, *OTHERS, *reading.mapping], reading.mapping)
     if table.known:
         used = {name: name for name in QUANTITIES} | used  # one that a run lacks is missed by name
     else:
         _check_enough(table, used, fit_first)
-    values = {name: columns.numbers(table, used[name], name) for name in QUANTITIES if name in used}
-    described = {name: table.described.get(name, column) for name, column in used.items()}
-    notes = [*table.notes, *columns.derive(table, values, described)]
+    found = read(table, used, reading, needed=QUANTITIES)
+    given = set(found.values)
+    notes += [*found.notes, *derive(table, found.values, found.described)]
     if not table.known:
-        notes += _questions(table, values)
+        notes += questions(table, found, given, set(reading.units))
     budget = None
     if BUDGET in table.available:
-        budget = columns.numbers(table, BUDGET, "flops", gaps=table.known)
+        budget = cells.numbers(table, BUDGET, gaps=True)
+        if "flops" in reading.units and not table.known:
+            budget = reading.units["flops"].convert(budget)
     return Observations(
-        *(values[name] for name in QUANTITIES),
+        *(found.values[name] for name in QUANTITIES),
         budget=budget,
         label=tuple(row.label or row.where for row in table.rows),
-        notes=tuple(notes),
-        columns=described,
-        others=_others(table, used, mapping),
-        group=tuple(_group(table, group)),
+        notes=(*table.notes, *notes),
+        columns=found.described,
+        others={k: v for k, v in found.values.items() if k not in QUANTITIES and np.isfinite(v).any()},
+        group=tuple(_group(table, reading.group)),
     )
 
 
-def _others(table: Table, used: dict[str, str], mapping: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """The quantities beside N, D, C and the loss. A column that only happens to be called so is left if it is text."""
-    found = {}
-    for name, column in used.items():
-        if name in QUANTITIES:
-            continue
-        try:
-            found[name] = columns.numbers(table, column, name, gaps=True)
-        except DataError:
-            if mapping.get(name) and not table.known:
-                raise
-    return {name: values for name, values in found.items() if np.isfinite(values).any()}
+def _columns(table: Table, wanted: Sequence[str], optional: Sequence[str], reading: Reading) -> Found:
+    """What `load_columns` takes of one table."""
+    names = [*wanted, *optional]
+    used, notes = match(table, names, reading.mapping)
+    lacks = [name for name in wanted if name not in used]
+    if lacks and set(lacks) <= set(SIZES):  # the other two can stand in for the third
+        used, notes = match(table, [*names, *SIZES], reading.mapping)
+    beside = {unit.needs(name) for name, unit in reading.units.items()} - {""}
+    if beside - set(used):
+        used = match(table, [*used, *beside], reading.mapping)[0]
+    found = read(table, used, reading, needed=[*wanted, *(SIZES if lacks else ())])
+    found.notes[:0] = notes
+    if lacks:
+        found.notes += derive(table, found.values, found.described)
+    if missing := [name for name in wanted if name not in found.values]:
+        raise DataError(
+            f"{table.path} has no column {missing[0]!r}{closest(missing[0], table.available)}; name it with "
+            f"{option(missing[0])}{hint(table, missing[0], used)} (its columns: {table.listed})."
+        )
+    return found
 
 
 def _group(table: Table, column: str) -> list[str]:
@@ -160,38 +201,31 @@ def _group(table: Table, column: str) -> list[str]:
             f"{table.path} has no column {column!r} to group by{closest(column, table.available)}; "
             f"its columns are {table.listed}."
         )
-    return list(columns.labels(table, column))
+    return list(cells.labels(table, column))
 
 
 def _check_enough(table: Table, used: dict[str, str], fit_first: bool) -> None:
     """DataError without a loss or without two of N, D and C."""
     if "loss" not in used:
         how = _fit_it(table, "--loss") if fit_first else "name it with --loss"
-        raise DataError(f"{table.path} has no column 'loss'; {how} (its columns: {table.listed}).")
-    given = [name for name in ("n_params", "n_tokens", "flops") if name in used]
+        raise DataError(
+            f"{table.path} has no column 'loss'; {how}{hint(table, 'loss', used)} (its columns: {table.listed})."
+        )
+    given = [name for name in SIZES if name in used]
     if len(given) < 2:
         how = "name them with --n-params, --n-tokens and --flops"
         if fit_first:
-            how = _fit_it(table, *(columns.option(n) for n in ("n_params", "n_tokens") if n not in given))
+            how = _fit_it(table, *(f"--{n.replace('_', '-')}" for n in ("n_params", "n_tokens") if n not in given))
+        hints = "".join(hint(table, name, used).replace("it may be", f"{name} may be") for name in SIZES)
         raise DataError(
-            f"{table.path} needs two of N, D and C and has {given[0] if given else 'none'}; {how} "
+            f"{table.path} needs two of N, D and C and has {given[0] if given else 'none'}; {how}{hints} "
             f"(its columns: {table.listed})."
         )
 
 
 def _fit_it(table: Table, *options: str) -> str:
-    named = " ".join(f"{option} COLUMN" for option in options)
+    named = " ".join(f"{name} COLUMN" for name in options)
     return f"fit it first, `areca fit {table.path} {named} --out law.json`, and plan from law.json"
-
-
-def _questions(table: Table, values: dict[str, np.ndarray]) -> list[str]:
-    """Doubts about units, from the ratio of C to 6 N D."""
-    ratio = float(np.median(values["flops"] / (6 * values["n_params"] * values["n_tokens"])))
-    if ratio < 1e-12:
-        return [f"C is {ratio:.1e} of 6 N D in {table.path.name}: are its FLOPs in PF-days (8.64e19 FLOPs)?"]
-    if not 0.3 < ratio < 30:
-        return [f"C is {ratio:.2g} times 6 N D in {table.path.name}: check the units of its columns."]
-    return []
 
 
 def _join(parts: list[Observations]) -> Observations:
