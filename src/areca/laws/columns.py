@@ -18,6 +18,10 @@ from areca.laws.observations import QUANTITIES
 from areca.laws.quantities import HINTS, KNOWN, OPTIONS, SYMBOLS, UNIT_OF_NAME, Quantity
 from areca.laws.units import SCALES, UNITS, Unit, split_suffix
 
+# Where trackers and configurations keep a setting: "summary.eval/loss", "config.model.n_layers".
+_ROOMS = re.compile(
+    r"^((config|summary|summary_metrics|hparams|args|counts|model|model_config|data|optimizer)[./])+(?=\w)"
+)
 _ANY = Quantity("a quantity of the user's", positive=False)
 
 
@@ -96,6 +100,12 @@ def _usual(table: Table, name: str, used: Mapping[str, str], groups: int = 99) -
     return ""
 
 
+def usual_names(name: str, columns: Iterable[str]) -> list[str]:
+    """Those of `columns` that have the quantity's name or a usual one."""
+    usual = {name.replace("_", ""), *" ".join(KNOWN[name].names).split()}
+    return [column for column in columns if _compact(column) in usual]
+
+
 def _candidates(table: Table, used: Mapping[str, str]) -> dict[str, str]:
     """{column: its name in small letters and digits} of the columns with numbers that are not in use."""
     first = table.rows[0].cells
@@ -111,7 +121,7 @@ def _candidates(table: Table, used: Mapping[str, str]) -> dict[str, str]:
 
 def _compact(column: str) -> str:
     """ "evalloss" of "summary.eval/loss", "tokens" of "tokens (B)"."""
-    name = re.sub(r"^(config|summary|summary_metrics|hparams)[./_](?=\w)", "", split_suffix(column.strip())[0])
+    name = re.sub(_ROOMS, "", split_suffix(column.strip())[0])
     return re.sub("[^a-z0-9]", "", name.lower())
 
 

@@ -34,6 +34,7 @@ class Table:
     rows: list[Row]
     known: bool = False
     notes: list[str] = field(default_factory=list)
+    advice: str = ""  # what to do where a quantity is missing, beside naming its column
     described: dict[str, str] = field(default_factory=dict)  # what a quantity is to be called, if not by its column
 
     @property

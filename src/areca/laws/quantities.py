@@ -48,12 +48,12 @@ KNOWN: dict[str, Quantity] = {
     "loss": Quantity(
         "final held-out loss in nats a token",
         (
-            "evalloss valloss validationloss validloss testloss heldoutloss devloss lossval losseval finalevalloss "
-            "finalvalloss finalvalidationloss finaltestloss evallossfinal vallossfinal",
+            "evalloss valloss validationloss validloss testloss heldoutloss devloss lossval losseval losstest "
+            "finalevalloss finalvalloss finalvalidationloss finaltestloss evallossfinal vallossfinal",
             "finalloss",
             "evalperplexity valperplexity validationperplexity evalppl valppl perplexity ppl",
             "valbpb evalbpb bpb bitsperbyte valbitsperbyte evalbitsperbyte",
-            "trainloss trainingloss finaltrainloss traintrainloss",
+            "trainloss trainingloss finaltrainloss traintrainloss losstrain",
         ),
     ),
     "unique_tokens": Quantity("U, tokens in the data before any is repeated", ("uniquetokens uniquetokensu u",)),

@@ -15,10 +15,12 @@ from areca.laws import cells
 from areca.laws.columns import Found, Reading, derive, hint, match, option, read
 from areca.laws.formats import Table, read_table_file
 from areca.laws.observations import QUANTITIES, Observations
-from areca.laws.quantities import OTHERS
+from areca.laws.quantities import OTHERS, SYMBOLS
 from areca.laws.questions import Duplicates, check_duplicates, questions
 from areca.laws.rundirs import BUDGET, FlopsKind, Rates, read_runs
 from areca.laws.rundirs import run_directories as run_directories  # areca.plan finds the runs of a law with it
+from areca.laws.tensorboard import holds_events, read_tensorboard
+from areca.laws.trackers import from_export, holds_wandb, read_wandb
 from areca.laws.units import parse_units
 
 SIZES = ("n_params", "n_tokens", "flops")
@@ -135,13 +137,27 @@ def _tables(
     paths: Iterable[Path | str], where: Sequence[str], reading: Reading, kind: FlopsKind, rates: Rates
 ) -> list[tuple[Table, Reading]]:
     """Each path's rows and how they are read. Beside a table, a mapping to what run directories lack is the table's."""
-    tables = [read_runs(p, kind, rates) if p.is_dir() else read_table_file(p) for p in map(Path, paths)]
+    tables = [_read(p, kind, rates) for p in map(Path, paths)]
     if not tables:
         raise DataError("there is nothing to fit: give run directories, a ladder or a table.")
     tables = [table.where(where) for table in tables]
     if all(table.known for table in tables):
         return [(table, reading) for table in tables]
     return [(t, replace(reading, mapping=t.having(reading.mapping)) if t.known else reading) for t in tables]
+
+
+def _read(path: Path, kind: FlopsKind, rates: Rates) -> Table:
+    """The rows of a path: of our own run directories where it has any, else of another tool's."""
+    if path.is_dir() and not run_directories(path)[0]:
+        if holds_wandb(path):
+            return read_wandb(path)
+        if holds_events(path):
+            return read_tensorboard(path)
+    if path.is_dir():
+        return read_runs(path, kind, rates)
+    if path.exists() and holds_events(path):
+        return read_tensorboard(path)
+    return from_export(read_table_file(path))
 
 
 def _observations(table: Table, reading: Reading, fit_first: bool) -> Observations:
@@ -206,21 +222,20 @@ def _group(table: Table, column: str) -> list[str]:
 
 def _check_enough(table: Table, used: dict[str, str], fit_first: bool) -> None:
     """DataError without a loss or without two of N, D and C."""
+    listed = f"(its columns: {table.listed})."
     if "loss" not in used:
         how = _fit_it(table, "--loss") if fit_first else "name it with --loss"
-        raise DataError(
-            f"{table.path} has no column 'loss'; {how}{hint(table, 'loss', used)} (its columns: {table.listed})."
-        )
+        raise DataError(f"{table.path} has no column 'loss'; {how}{hint(table, 'loss', used)} {listed}")
     given = [name for name in SIZES if name in used]
     if len(given) < 2:
         how = "name them with --n-params, --n-tokens and --flops"
         if fit_first:
             how = _fit_it(table, *(f"--{n.replace('_', '-')}" for n in ("n_params", "n_tokens") if n not in given))
-        hints = "".join(hint(table, name, used).replace("it may be", f"{name} may be") for name in SIZES)
-        raise DataError(
-            f"{table.path} needs two of N, D and C and has {given[0] if given else 'none'}; {how}{hints} "
-            f"(its columns: {table.listed})."
-        )
+        if table.advice:
+            how = f"{how}; {table.advice}"
+        hints = "".join(hint(table, name, used).replace("it may be", f"{SYMBOLS[name]} may be") for name in SIZES)
+        have = " and ".join(given) or "none"
+        raise DataError(f"{table.path} needs two of N, D and C and has {have}; {how}{hints} {listed}")
 
 
 def _fit_it(table: Table, *options: str) -> str:
