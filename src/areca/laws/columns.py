@@ -133,7 +133,8 @@ def hint(table: Table, name: str, used: Mapping[str, str]) -> str:
     """The clause `; it may be 'a' or 'b'` for a message, or nothing."""
     if name not in HINTS:
         return ""
-    columns = [repr(c) for c, compact in _candidates(table, used).items() if re.search(HINTS[name], compact)]
+    four = {k: v for k, v in used.items() if k in QUANTITIES}
+    columns = [repr(c) for c, compact in _candidates(table, four).items() if re.search(HINTS[name], compact)]
     return f"; it may be {' or '.join(columns[:4])}" if columns else ""
 
 
@@ -150,7 +151,7 @@ def read(table: Table, used: Mapping[str, str], reading: Reading, *, needed: Ite
     needed = set(needed)
     units = {name: _unit(table, name, column, reading) for name, column in used.items()}
     # What others are converted with comes first: a batch may be in sequences itself.
-    for name in sorted(used, key=lambda name: units[name].needs(name) != "" and name != "batch_tokens"):
+    for name in sorted(used, key=lambda name: (units[name].needs(name) != "", name != "batch_tokens")):
         column, unit = used[name], units[name]
         plain = unit.name == _plain(name)
         try:
