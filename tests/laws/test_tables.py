@@ -282,6 +282,8 @@ def test_run_directories_tell_what_they_know(tmp_path):
         "unique_tokens": 1e6, "steps": 500, "batch_tokens": 1024, "learning_rate": 0.01, "context": 64, "seed": 0,
         "n_params_total": 3e4, "flops_exact": 18e10, "flops_6nd": 12e10, "d_model": 32, "n_layers": 2,
     }  # fmt: skip
+    assert o.columns["flops"] == "flops_exact (exact training FLOPs)"
+    assert load([tmp_path], flops_kind="6nd").columns["flops"] == "flops_6nd (6 N D)"
     assert o.others["batch_tokens"][1] == 2000  # the mean, where the batches are not known
     assert o.group == ("a", "b")
     with pytest.raises(DataError, match=r"b.result\.json has no value in column 'learning_rate'"):

@@ -39,7 +39,7 @@ def read_runs(directory: Path, kind: FlopsKind, rates: Rates) -> Table:
         notes.append(f"{have} no result yet and {left} left out: {', '.join(sorted(missing)[:5])}.")
     said = "exact training FLOPs" if kind == "exact" else "6 N D"
     columns = list(dict.fromkeys(name for row in rows for name in row.cells))
-    return Table(directory, columns, rows, True, notes, {"flops": f"flops_{kind} ({said})"})
+    return Table(directory, columns, rows, known=True, notes=notes, described={"flops": f"flops_{kind} ({said})"})
 
 
 def _run(path: Path, budget: float | None, flops: str) -> Row:
