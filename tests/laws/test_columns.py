@@ -68,6 +68,8 @@ def test_a_total_count_is_not_taken_for_n(tmp_path):
         load([path])
     o = load([path], n_params="total_params")
     _is_rows(o)
+    assert "by its name counts embeddings" in o.notes[1]
+    assert len(load([path], n_params="total_params", units={"n_params": "params"}).notes) == 2
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,25 @@ def test_slips_are_seen_without_all_of_n_d_and_c(tmp_path, slip, said):
     _refused(tmp_path, said, **slip)
 
 
+def test_two_slips_are_named_one_after_the_other(tmp_path):
+    slips = {"n": N / 1e6, "d": D / 1e9}
+    _refused(tmp_path, "--unit n_tokens=B", **slips)
+    _refused(tmp_path, "--unit n_params=M", **slips, units={"n_tokens": "B"})
+    o = _load(tmp_path, **slips, units={"n_tokens": "B", "n_params": "M"})
+    np.testing.assert_allclose(o.n_params * o.n_tokens, N * D, rtol=1e-12)
+
+
+def test_columns_of_other_forms_are_asked_for_their_units(tmp_path):
+    path = _table(tmp_path, {"n_tokens": D[:4] / 1e9, "loss": L[:4]})
+    with pytest.raises(DataError, match="D is at most 32 in .*--unit n_tokens=B"):
+        load_columns([path], ["n_tokens", "loss"], {})
+    path = _table(tmp_path, {"compute": C[:4] / PF_DAY, "score": L[:4] / 8})
+    with pytest.raises(DataError, match="as if 'compute' were in pf-days"):
+        load_columns([path], ["flops", "score"], {})
+    c = load_columns([path], ["flops", "score"], {}, units={"flops": "pf-days"})
+    np.testing.assert_allclose(c.values["flops"], C[:4], rtol=1e-12)
+
+
 def test_mixed_units_in_a_column_are_refused_with_a_row_of_each_kind(tmp_path):
     d = D.copy()
     d[[3, 7]] /= 1e9

@@ -4,19 +4,14 @@ What C should be, 6 N D, tells of most slips: PF-days, sequences or steps for to
 embeddings. A quantity whose unit the user has named (`--unit n_tokens=tokens`) is not questioned again.
 """
 
-from collections.abc import Sequence
-from typing import Literal
-
 import numpy as np
 
 from areca.errors import DataError
-from areca.laws.columns import Found
-from areca.laws.curves import curve_question, repeats
+from areca.laws.columns import Found, usual_names
 from areca.laws.formats import Table
+from areca.laws.repeats import curve_question, repeats
 from areca.laws.units import PF_DAY
 
-Duplicates = Literal["check", "keep", "drop", "refuse"]
-MANY_DUPLICATES = 0.10  # of the rows: beyond, intervals are too narrow by more than they can be read
 MIXED = 100.0  # C / 6 N D of rows in one unit never jumps by as much
 HIGHEST_LOSS = 13.0  # nats: ln V of a vocabulary of 440,000, which a model knows before it learns anything
 # The ratio of C to 6 N D that a slip leaves, the quantity and the unit it is in.
@@ -25,8 +20,9 @@ SLIPS = (
     (1e-18, "flops", "eflops"), (1e-21, "flops", "zflops"),
     (1e6, "n_params", "M"), (1e9, "n_params", "B"), (1e6, "n_tokens", "M"), (1e9, "n_tokens", "B"),
 )  # fmt: skip
+# Below this every count of a quantity is in another unit, most likely that one.
+SMALL = (("n_params", 100, "B", "N"), ("n_tokens", 1e4, "B", "D"), ("flops", 1e7, "pf-days", "C"))
 CONTEXTS = tuple(2**k for k in range(8, 15))  # 256 to 16,384
-NAMES = {"n_params": "N", "n_tokens": "D", "flops": "C"}
 
 
 def questions(table: Table, found: Found, given: set[str], sure: set[str]) -> list[str]:
@@ -36,16 +32,32 @@ def questions(table: Table, found: Found, given: set[str], sure: set[str]) -> li
     """
     notes = []
     sizes = {"n_params", "n_tokens", "flops"}
+    _refuse_small(table, found, given - sure)
     if sizes <= given:
         notes += _of_ratio(table, found, sure)
     elif sizes <= set(found.values):
         notes += _of_scale(table, found, given, sure)
+    if "n_params" in given - sure and usual_names("n_params_total", [found.used["n_params"]]):
+        notes.append(
+            f"N is {found.used['n_params']!r}, which by its name counts embeddings; they bend a law at small sizes, so "
+            "give N without them where you have it."
+        )
     if "loss" in found.values and "loss" not in sure:
         notes += _of_loss(table, found)
     if {"n_params", "n_tokens", "loss"} <= set(found.values):
         notes += repeats(table, found)
         notes += curve_question(table, found)
     return notes
+
+
+def _refuse_small(table: Table, found: Found, asked: set[str]) -> None:
+    """DataError where all counts of a quantity are too small to be of a model or a run."""
+    for name, least, unit, what in SMALL:
+        others = {"n_params", "n_tokens", "flops"} <= set(found.used)
+        if name in asked and name in found.values and not (name == "flops" and others):
+            most = found.values[name].max()
+            if most < least:
+                raise DataError(_slip(table, found, f"{what} is at most {most:g}", name, unit))
 
 
 def _of_ratio(table: Table, found: Found, sure: set[str]) -> list[str]:
@@ -65,11 +77,11 @@ def _of_ratio(table: Table, found: Found, sure: set[str]) -> list[str]:
         raise DataError(_slip(table, found, f"C is {middle:.2g} of 6 N D", name, unit))
     if even and "n_tokens" not in sure:
         for context in CONTEXTS:
-            if 0.9 < middle / context < 1.1:
+            if 0.8 < middle / context < 1.4:
                 raise DataError(
                     _slip(table, found, f"C is {middle:.4g} times 6 N D", "n_tokens", f"sequences:{context}")
                 )
-    if even and middle > 1e4 and not {"n_tokens", "n_params", "flops"} & sure:
+    if even and 1e4 < middle < 1e8 and not {"n_tokens", "n_params", "flops"} & sure:
         raise DataError(_slip(table, found, f"C is {middle:.4g} times 6 N D", "n_tokens", f"steps:{middle:.6g}"))
     if 0.31 < middle < 0.36 and ratio.max() < 1.1 * ratio.min():
         return [f"C is a third of 6 N D in {table.path.name}: is it the forward pass alone, 2 N D?"]
@@ -133,11 +145,8 @@ def _of_scale(table: Table, found: Found, given: set[str], sure: set[str]) -> li
     """N and D by themselves, where C can't tell: counts so small that they are in another unit."""
     n, d = found.values["n_params"], found.values["n_tokens"]
     per = float(np.median(d / n))
-    if "n_params" in given - sure and n.max() < 1e5 and (n.max() < 100 or per > 1e5):
-        unit = "B" if n.max() < 100 else "M"
-        raise DataError(_slip(table, found, f"N is at most {n.max():g}", "n_params", unit))
-    if "n_tokens" in given - sure and d.max() < 1e4 and n.max() > 10 * d.max():
-        raise DataError(_slip(table, found, f"D is at most {d.max():g}", "n_tokens", "B"))
+    if "n_params" in given - sure and n.max() < 1e5 and per > 1e5:
+        raise DataError(_slip(table, found, f"N is at most {n.max():g}", "n_params", "M"))
     if "flops" in given - sure and "n_tokens" not in given and d.max() < 1:
         raise DataError(_slip(table, found, f"C / 6 N is at most {d.max():.2g} tokens", "flops", "pf-days"))
     if "flops" in given - sure and "n_params" not in given and n.max() < 1:
@@ -208,23 +217,3 @@ def _rises(found: Found) -> bool:
     left = y - y.mean() - x @ slopes
     errors = np.sqrt(np.diag(np.linalg.inv(x.T @ x)) * (left @ left) / (len(y) - 3))
     return bool((slopes > 3 * errors).all() and (slopes > 0).all())
-
-
-def check_duplicates(
-    columns: Sequence[np.ndarray], label: Sequence[str], what: str, how: Duplicates
-) -> tuple[np.ndarray, list[str]]:
-    """(indices of the rows to take, what to say) of rows that are the same in every one of `columns`, each [n]."""
-    keys = np.nan_to_num(np.stack(columns, axis=1), nan=-1.0)
-    _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    earlier = first[inverse.reshape(-1)]
-    repeated = np.flatnonzero(earlier != np.arange(len(keys)))
-    everything = np.arange(len(keys))
-    if not repeated.size or how == "keep":
-        return everything, []
-    i = int(repeated[0])
-    rows = f"{repeated.size} of {len(keys)} rows repeat others in {what}, as {label[i]} does {label[earlier[i]]}"
-    if how == "drop":
-        return np.setdiff1d(everything, repeated), [f"{rows}; they are left out, as asked."]
-    if how == "refuse" or repeated.size > MANY_DUPLICATES * len(keys):
-        raise DataError(f"{rows}, so every interval would be too narrow; say --duplicates drop, or keep.")
-    return everything, [f"{rows}, which makes every interval too narrow; --duplicates drop leaves them out."]

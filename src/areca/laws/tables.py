@@ -16,7 +16,8 @@ from areca.laws.columns import Found, Reading, derive, hint, match, option, read
 from areca.laws.formats import Table, read_table_file
 from areca.laws.observations import QUANTITIES, Observations
 from areca.laws.quantities import OTHERS, SYMBOLS
-from areca.laws.questions import Duplicates, check_duplicates, questions
+from areca.laws.questions import questions
+from areca.laws.repeats import Duplicates, check_duplicates
 from areca.laws.rundirs import BUDGET, FlopsKind, Rates, read_runs
 from areca.laws.rundirs import run_directories as run_directories  # areca.plan finds the runs of a law with it
 from areca.laws.tensorboard import holds_events, read_tensorboard
@@ -117,6 +118,8 @@ def load_columns(
     notes: list[str] = []
     for table, its in _tables(paths, where, reading, flops_kind, rates):
         found = _columns(table, wanted, [*optional, "seed"], its)
+        if not table.known:
+            found.notes += questions(table, found, set(found.used), set(reading.units))
         for name, parts in values.items():
             parts.append(found.values.get(name, np.full(len(table.rows), np.nan)))
         label += [row.label or row.where for row in table.rows]

@@ -1,15 +1,40 @@
-"""Rows that are not one finished run each: repeats of a run, and points along its training curve."""
+"""Rows that are not one finished run each: exact duplicates, repeats of a run, points along its training curve."""
 
 import re
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
+from areca.errors import DataError
 from areca.laws.cells import parse
 from areca.laws.columns import Found
 from areca.laws.formats import Table
 
+Duplicates = Literal["check", "keep", "drop", "refuse"]
+MANY_DUPLICATES = 0.10  # of the rows: beyond, intervals are too narrow by more than they can be read
 CURVE = 5  # rows of one run or of one size, at the least, that can be points of a curve
 RUN_NAMES = {"run", "runid", "runname", "id", "name", "experiment", "series", "trial"}
+
+
+def check_duplicates(
+    columns: Sequence[np.ndarray], label: Sequence[str], what: str, how: Duplicates
+) -> tuple[np.ndarray, list[str]]:
+    """(indices of the rows to take, what to say) of rows that are the same in every one of `columns`, each [n]."""
+    keys = np.nan_to_num(np.stack(columns, axis=1), nan=-1.0)
+    _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    earlier = first[inverse.reshape(-1)]
+    repeated = np.flatnonzero(earlier != np.arange(len(keys)))
+    everything = np.arange(len(keys))
+    if not repeated.size or how == "keep":
+        return everything, []
+    i = int(repeated[0])
+    rows = f"{repeated.size} of {len(keys)} rows repeat others in {what}, as {label[i]} does {label[earlier[i]]}"
+    if how == "drop":
+        return np.setdiff1d(everything, repeated), [f"{rows}; they are left out, as asked."]
+    if how == "refuse" or repeated.size > MANY_DUPLICATES * len(keys):
+        raise DataError(f"{rows}, so every interval would be too narrow; say --duplicates drop, or keep.")
+    return everything, [f"{rows}, which makes every interval too narrow; --duplicates drop leaves them out."]
 
 
 def repeats(table: Table, found: Found) -> list[str]:
