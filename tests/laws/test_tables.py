@@ -6,8 +6,9 @@ import pyarrow.parquet
 import pytest
 
 from areca.errors import DataError
-from areca.laws import Observations, load
+from areca.laws import Observations, load, load_columns
 
+HEADER_U = "n_params,n_tokens,loss,U,series"
 ROWS = [(1e4, 2e6, 3.9), (2e4, 1e6, 4.1), (4e4, 3e6, 3.5)]
 
 
@@ -59,7 +60,8 @@ def test_the_same_rows_from_every_kind_of_file(tmp_path):
     for path in paths:
         o = load([path])
         assert [(n, d, l) for n, d, l in zip(o.n_params, o.n_tokens, o.loss, strict=True)] == ROWS, path.name
-    assert len(load(paths)) == 3 * len(paths)
+    assert len(load(paths, duplicates="keep")) == 3 * len(paths)
+    assert len(load(paths, duplicates="drop")) == 3
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,8 @@ def test_missing_doubled_and_twice_mapped_columns_say_what_there_is(tmp_path):
     with pytest.raises(DataError, match=r"'n_tokens' of .* is mapped twice"):
         load([path], loss="n_tokens")
     with pytest.raises(
-        DataError, match=r"no column 'loss'; name it with --loss \(its columns: 'n_params', 'n_tokens', 'val'\)"
+        DataError,
+        match=r"no column 'loss'; name it with --loss; it may be 'val' \(its columns: 'n_params', 'n_tokens', 'val'\)",
     ):
         load([_csv(tmp_path, header="n_params,n_tokens,val")])
     with pytest.raises(DataError, match="two of N, D and C and has n_params"):
@@ -143,12 +146,6 @@ def test_a_missing_file_and_an_empty_directory(tmp_path):
         load([])
 
 
-def test_flops_in_pf_days_are_questioned(tmp_path):
-    rows = [(1e9, 2e10, 3.0, 6 * 1e9 * 2e10 / 8.64e19)]
-    o = load([_csv(tmp_path, rows, "n_params,n_tokens,loss,flops")])
-    assert "PF-days" in o.notes[-1]
-
-
 # Run directories
 
 
@@ -181,7 +178,7 @@ def test_run_directories_alone_together_and_as_a_ladder(tmp_path):
 
 def _ladder(directory, names):
     for i, name in enumerate(names):
-        n, d, l = ROWS[i]
+        n, d, l = ROWS[i + ord(names[0]) - ord("a")]
         _result(directory / "runs" / name, n, d, l)
     runs = [{"name": name, "budget_flops": 1e12, "path": f"runs/{name}"} for name in names]
     (directory / "ladder.json").write_text(json.dumps({"budgets_flops": [1e12], "runs": runs}))
@@ -233,3 +230,62 @@ def test_observations_refuse_what_is_not_positive():
         Observations(ones, ones, ones, np.array([1, np.nan, 2]))
     with pytest.raises(DataError, match="leaves none"):
         Observations(ones, ones, ones, ones).drop_highest(3)
+
+
+# Other quantities and groups
+
+
+def test_other_quantities_and_groups_are_carried(tmp_path):
+    path = _csv(tmp_path, [(*r, u, g) for r, u, g in zip(ROWS, (1e6, "", 2e6), "aab", strict=True)], HEADER_U)
+    o = load([path], columns={"unique_tokens": "U"}, group="series")
+    assert o.group == ("a", "a", "b")
+    np.testing.assert_array_equal(o.column("unique_tokens"), [1e6, np.nan, 2e6])
+    again = Observations.from_dicts(o.to_dicts(), o.notes, o.columns)
+    np.testing.assert_array_equal(again.column("unique_tokens"), o.column("unique_tokens"))
+    assert again.group == o.group
+    kept = o.select(np.array([False, True, True]))
+    assert kept.group == ("a", "b")
+    assert kept.column("unique_tokens")[1] == 2e6
+    assert list(o.column("loss")) == [3.9, 4.1, 3.5]
+    with pytest.raises(DataError, match=r"no column steps; name it with --columns steps=COLUMN \(they have n_params"):
+        o.column("steps")
+
+
+def test_columns_for_other_forms(tmp_path):
+    path = _csv(tmp_path, [(1e9, 2e10, 0.0), (2e9, 2e10, 0.4)], "n_params,n_tokens,accuracy")
+    c = load_columns([path], ["score", "flops"], {"score": "accuracy"}, ["seed"])
+    assert list(c.values) == ["score", "flops"]
+    assert list(c.values["score"]) == [0.0, 0.4]
+    assert list(c.values["flops"]) == [6 * 1e9 * 2e10, 6 * 2e9 * 2e10]
+    assert "C = 6 N D" in c.notes[0]
+    with pytest.raises(DataError, match=r"no column 'b_crit'; name it with --columns b_crit=COLUMN \(its columns"):
+        load_columns([path], ["b_crit", "flops"], {})
+    path.write_text("b_crit,loss\n1e5,\n")
+    with pytest.raises(DataError, match=r"line 2 has no value in column 'loss'"):
+        load_columns([path], ["b_crit", "loss"], {})
+
+
+def test_run_directories_tell_what_they_know(tmp_path):
+    _result(tmp_path / "a", 1e4, 2e6, 3.9, n_params_total=3e4, steps=500, labels={"unique_tokens": 1e6, "name": "a"})
+    config = {
+        "model": {"d_model": 32, "n_layers": 2},
+        "data": {"context": 64},
+        "batch": {"ramp": [[0, 16]]},
+        "optimizer": {"learning_rate": 0.01},
+        "seed": 0,
+    }
+    (tmp_path / "a" / "run.json").write_text(json.dumps({"config": config}))
+    _result(tmp_path / "b", 2e4, 2e6, 3.5, steps=1000)
+    o = load([tmp_path], group="run")
+    said = {name: values[0] for name, values in o.others.items()}
+    assert said == {
+        "unique_tokens": 1e6, "steps": 500, "batch_tokens": 1024, "learning_rate": 0.01, "context": 64, "seed": 0,
+        "n_params_total": 3e4, "flops_exact": 18e10, "flops_6nd": 12e10, "d_model": 32, "n_layers": 2,
+    }  # fmt: skip
+    assert o.columns["flops"] == "flops_exact (exact training FLOPs)"
+    assert load([tmp_path], flops_kind="6nd").columns["flops"] == "flops_6nd (6 N D)"
+    assert o.others["batch_tokens"][1] == 2000  # the mean, where the batches are not known
+    assert o.group == ("a", "b")
+    with pytest.raises(DataError, match=r"b.result\.json has no value in column 'learning_rate'"):
+        load_columns([tmp_path], ["learning_rate", "n_params"], {})
+    assert list(load_columns([tmp_path / "a"], ["learning_rate"], {}).values["learning_rate"]) == [0.01]

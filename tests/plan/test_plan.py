@@ -226,7 +226,7 @@ def test_a_plan_from_a_quickstart_takes_its_ladder_and_says_so(runs, tmp_path, c
 
 @pytest.mark.parametrize(
     ("header", "options"),
-    [("n_params,n_tokens,val", "--loss COLUMN"), ("params,n_tokens,loss", "--n-params COLUMN")],
+    [("n_params,n_tokens,val", "--loss COLUMN"), ("model,n_tokens,loss", "--n-params COLUMN")],
 )
 def test_a_table_whose_columns_must_be_named_goes_through_fit(tmp_path, capsys, header, options):
     """`areca plan` has no options for columns (its --flops is the budget), so the way out is another verb's."""

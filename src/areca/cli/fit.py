@@ -21,6 +21,11 @@ def fit(
     n_tokens: str = "",
     flops: str = "",
     loss: str = "",
+    columns: tuple[str, ...] = (),
+    group: str = "",
+    unit: tuple[str, ...] = (),
+    where: tuple[str, ...] = (),
+    duplicates: Literal["check", "keep", "drop", "refuse"] = "check",
     flops_kind: Literal["exact", "6nd"] = "exact",
     rates: Literal["best", "all"] = "best",
     objective: Literal["huber", "lad", "l2"] = "huber",
@@ -34,18 +39,25 @@ def fit(
 ) -> int:
     """Fit scaling laws, with intervals, to run directories or any table.
 
-    PATHS are run directories, a ladder, a quickstart (whose ladder is taken), a directory that holds any of these, or
-    CSV, TSV, JSON, JSONL or Parquet tables.
+    PATHS are run directories, a ladder, a quickstart (whose ladder is taken), a directory that holds any of these;
+    CSV, TSV, JSON, JSONL or Parquet tables; exports and directories of Weights & Biases; event files of TensorBoard.
     Fitted are L(N, D) = E + A / N^alpha + B / D^beta, a parabola for each budget that four sizes share, and L(C).
 
     Example: areca fit runs.csv --n-params params --n-tokens tokens --loss val_loss --out law.json
 
     Args:
         paths: what to read; several are taken together.
-        n_params: a table's column of parameters without embeddings; n_params if not given.
-        n_tokens: its column of training tokens; n_tokens if not given, C / 6 N if there is none.
-        flops: its column of training FLOPs; flops if not given, 6 N D if there is none.
-        loss: its column of the final loss in nats a token; loss if not given.
+        n_params: a table's column of parameters without embeddings; if not given, as for the next three, by its name.
+        n_tokens: its column of training tokens; C / 6 N if there is none.
+        flops: its column of training FLOPs; 6 N D if there is none.
+        loss: its column of the final held-out loss in nats a token.
+        columns: its columns of other quantities, each NAME=COLUMN, as unique_tokens=U (see docs/fit-my-runs.md).
+        group: its column of what belongs together, for bootstraps of whole groups and for groups held out.
+        unit: of its columns, each QUANTITY=UNIT, as flops=pf-days, n_tokens=sequences:2048, loss=bits-per-token;
+            without, what the column's name says, else parameters, tokens, FLOPs and nats a token.
+        where: take only the rows that meet these, each COLUMN=VALUE or COLUMN!=VALUE.
+        duplicates: of rows with the same N, D and loss: keep all, drop all but the first, refuse, or check that they
+            are at most a tenth.
         flops_kind: of run directories: exact FLOPs, or 6 N D.
         rates: of a ladder with several learning rates: the best of each size and budget, with all its seeds, or all.
         objective: what is summed over the residuals of ln L: Huber's function, absolute values (lad) or squares (l2).
@@ -62,14 +74,25 @@ def fit(
     from dataclasses import replace
     from pathlib import Path
 
-    from areca.cli.options import print_json
+    from areca.cli.options import pairs, print_json
     from areca.files import check_place
     from areca.laws import fit_laws, load
 
     if out:
         check_place(out)
     observations = load(
-        paths, n_params=n_params, n_tokens=n_tokens, flops=flops, loss=loss, flops_kind=flops_kind, rates=rates
+        paths,
+        n_params=n_params,
+        n_tokens=n_tokens,
+        flops=flops,
+        loss=loss,
+        columns=pairs("--columns", columns, "NAME=COLUMN"),
+        group=group,
+        units=pairs("--unit", unit, "QUANTITY=UNIT"),
+        where=where,
+        duplicates=duplicates,
+        flops_kind=flops_kind,
+        rates=rates,
     )
     law = fit_laws(
         observations,

@@ -27,6 +27,7 @@ def call(function: Callable[..., Any], argv: list[str], prog: str) -> Any:
     first = next(iter(inspect.signature(function).parameters.values()), None)
     if argv and not argv[0] and first is not None and first.kind is first.POSITIONAL_ONLY:
         raise ConfigError(f"{first.name.upper()} is empty text; see `{prog} --help`.")  # an unset variable of a shell
+    _refuse_repeated(function, argv)
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -42,6 +43,14 @@ def call(function: Callable[..., Any], argv: list[str], prog: str) -> Any:
         known = ["--" + name.replace("_", "-") for name in parameters]
         raise ConfigError(f"there is no option {unknown[0]!r}{closest(unknown[0], known)}; see `{prog} --help`.")
     return function(*args, **kwargs)
+
+
+def _refuse_repeated(function: Callable[..., Any], argv: list[str]) -> None:
+    """ConfigError where an option that takes several values is given twice: the values of the first would be lost."""
+    for name, hint in get_type_hints(function).items():
+        option = f"--{name.replace('_', '-')}"
+        if get_origin(hint) is tuple and argv.count(option) > 1:
+            raise ConfigError(f"{option} is given {argv.count(option)} times; give all of its values after one.")
 
 
 def _with_hints(function: Callable[..., Any]) -> Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]:
@@ -67,7 +76,7 @@ def _with_hints(function: Callable[..., Any]) -> Callable[..., tuple[tuple[Any, 
         elif type(None) in kinds:
             settings["metavar"] = next(k for k in kinds if k is not type(None)).__name__.upper()
         says = any(words in texts.get(p.name, "") for words in ("not given", "(default", "leave it out"))
-        stands_for_none = p.default in (None, "", 0) and p.name != "seed"  # 0 is a seed
+        stands_for_none = p.default in (None, "", 0, ()) and p.name != "seed"  # 0 is a seed
         if p.default is not p.empty and (says or stands_for_none or isinstance(p.default, bool)):
             settings["help_behavior_hint"] = ""
         annotation = Annotated[hints[p.name], tyro.conf.arg(**settings)] if settings else hints[p.name]
@@ -140,6 +149,19 @@ def numbers(option: str, words: Iterable[str]) -> tuple[float, ...]:
         except ValueError:
             raise ConfigError(f"{option} is {word!r}, which is not a number.") from None
     return tuple(found)
+
+
+def pairs(option: str, words: Iterable[str], form: str) -> dict[str, str]:
+    """{name: value} of an option that takes several NAME=VALUE, `form` in the words of the message."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = (part.strip() for part in word.partition("="))
+        if not (name and equals and value):
+            raise ConfigError(f"{option} is {word!r}; write it as {form}.")
+        if name in found:
+            raise ConfigError(f"{option} names {name} twice, {found[name]!r} and {value!r}; leave one out.")
+        found[name] = value
+    return found
 
 
 def dispatch(subverbs: Mapping[str, Callable[..., Any]], argv: list[str], prog: str) -> Any:

@@ -15,12 +15,12 @@ from areca.laws.observations import Observations
 from areca.laws.parametric import ParametricFit, fit_parametric
 from areca.laws.report import FAILED_CHECK, LawReport, fit_laws
 from areca.laws.resample import Samples, resample
-from areca.laws.tables import load
+from areca.laws.tables import Columns, load, load_columns
 from areca.laws.uncertainty import delta_intervals, profile
 
 __all__ = [
-    "COUPLINGS", "FAILED_CHECK", "Average", "Bootstrap", "ComputeLaw", "Fit", "Form", "IsoFlop", "LawReport",
+    "COUPLINGS", "FAILED_CHECK", "Average", "Bootstrap", "Columns", "ComputeLaw", "Fit", "Form", "IsoFlop", "LawReport",
     "Observations", "ParametricFit", "Samples", "Valley", "bootstrap", "delta_intervals", "exponent", "fit",
-    "fit_average", "fit_compute", "fit_isoflop", "fit_laws", "fit_parametric", "load", "positive", "predict_interval",
-    "profile", "real", "resample", "scale",
+    "fit_average", "fit_compute", "fit_isoflop", "fit_laws", "fit_parametric", "load", "load_columns", "positive",
+    "predict_interval", "profile", "real", "resample", "scale",
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """What runs said: N, D, C and the loss of each, as float64 columns, and the budgets they share.
 
-N is the number of parameters without embeddings, D training tokens, C training FLOPs, the loss nats per token.
+N is the number of parameters without embeddings, D training tokens, C training FLOPs, the loss nats per token. What
+else is known of the runs (unique tokens, steps, learning rate, a score) stands beside them in `others`.
 """
 
 from dataclasses import dataclass, field
@@ -8,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from areca.errors import ConfigError, DataError
+from areca.errors import ConfigError, DataError, closest
 
 SAME_BUDGET = 0.10  # relative: figures read off a plot or rounded to whole batches still belong to one budget
 VALLEY_ROWS = 4  # runs a budget needs for a parabola with a residual
+QUANTITIES = ("n_params", "n_tokens", "flops", "loss")  # what every run must have
 
 
 @dataclass(frozen=True)
@@ -26,9 +28,11 @@ class Observations:
     label: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     columns: dict[str, str] = field(default_factory=dict)  # what each quantity was called or how it was derived
+    others: dict[str, np.ndarray] = field(default_factory=dict)  # name -> [n], NaN where a run has no value
+    group: tuple[str, ...] = ()  # of each run, for a bootstrap of clusters and for held-out groups; () if none
 
     def __post_init__(self) -> None:
-        for name in ("n_params", "n_tokens", "flops", "loss"):
+        for name in QUANTITIES:
             values = np.asarray(getattr(self, name), dtype=np.float64)
             object.__setattr__(self, name, values)
             if values.shape != (len(self.loss),):
@@ -38,19 +42,30 @@ class Observations:
                 raise DataError(
                     f"{name} is {values[bad[0]]} in {self.name(int(bad[0]))}; it must be a positive number."
                 )
+        others = {name: np.asarray(values, dtype=np.float64) for name, values in self.others.items()}
+        object.__setattr__(self, "others", others)
+        for name, count in [*((n, v.size) for n, v in others.items()), ("group", len(self.group) or len(self.loss))]:
+            if count != len(self.loss):
+                raise DataError(f"the column {name} has {count} values for {len(self.loss)} losses.")
 
     def __len__(self) -> int:
         return len(self.loss)
 
-    def column(self, name: str) -> np.ndarray:
-        """n_params, n_tokens, flops or loss by its name; DataError for a column that is not there."""
-        if name not in ("n_params", "n_tokens", "flops", "loss"):
-            raise DataError(f"there is no column {name!r}; there are n_params, n_tokens, flops, loss.")
-        return getattr(self, name)
-
     def name(self, i: int) -> str:
         """How to speak of row i."""
         return self.label[i] if i < len(self.label) else f"row {i + 1}"
+
+    def column(self, name: str) -> np.ndarray:
+        """[n] n_params, n_tokens, flops, loss or one of `others`; DataError names those there are."""
+        if name in QUANTITIES:
+            return getattr(self, name)
+        if name not in self.others:
+            there = ", ".join([*QUANTITIES, *self.others])
+            raise DataError(
+                f"the runs have no column {name}{closest(name, self.others)}; name it with --columns {name}=COLUMN "
+                f"(they have {there})."
+            )
+        return self.others[name]
 
     def select(self, keep: np.ndarray, note: str = "") -> "Observations":
         """The rows of a boolean mask or of indices."""
@@ -60,6 +75,8 @@ class Observations:
             None if self.budget is None else self.budget[index],
             tuple(self.label[i] for i in index) if self.label else (),
             (*self.notes, note) if note else self.notes, self.columns,
+            {name: values[index] for name, values in self.others.items()},
+            tuple(self.group[i] for i in index) if self.group else (),
         )  # fmt: skip
 
     def drop_highest(self, count: int) -> "Observations":
@@ -100,9 +117,13 @@ class Observations:
         rows = []
         for i in range(len(self)):
             row: dict[str, Any] = {"label": self.name(i)}
-            row |= {k: float(getattr(self, k)[i]) for k in ("n_params", "n_tokens", "flops", "loss")}
+            row |= {k: float(getattr(self, k)[i]) for k in QUANTITIES}
             if self.budget is not None and np.isfinite(self.budget[i]):
                 row["budget_flops"] = float(self.budget[i])
+            if known := {k: float(v[i]) for k, v in self.others.items() if np.isfinite(v[i])}:
+                row["others"] = known
+            if self.group:
+                row["group"] = self.group[i]
             rows.append(row)
         return rows
 
@@ -110,11 +131,19 @@ class Observations:
     def from_dicts(
         rows: list[dict[str, Any]], notes: tuple[str, ...] = (), columns: dict[str, str] | None = None
     ) -> "Observations":
+        """The inverse of `to_dicts`. Rows of which only some have a group have theirs as ""."""
         budget = np.array([row.get("budget_flops") or np.nan for row in rows], dtype=np.float64)
+        others = [row.get("others") or {} for row in rows]
+        groups = tuple(str(row.get("group", "")) for row in rows)
         return Observations(
-            *(np.array([row[k] for row in rows], dtype=np.float64) for k in ("n_params", "n_tokens", "flops", "loss")),
+            *(np.array([row[k] for row in rows], dtype=np.float64) for k in QUANTITIES),
             budget=budget if np.isfinite(budget).any() else None,
             label=tuple(str(row.get("label", f"row {i + 1}")) for i, row in enumerate(rows)),
             notes=notes,
             columns=columns or {},
+            others={
+                name: np.array([known.get(name, np.nan) for known in others], dtype=np.float64)
+                for name in dict.fromkeys(k for known in others for k in known)
+            },
+            group=groups if any(groups) else (),
         )  # fmt: skip

@@ -55,10 +55,7 @@ def _choices(o: Observations, fit: ParametricFit) -> list[Choice]:
             found.append((words, lambda count=count: again(o.drop_highest(count)), six))
     groups = o.budgets()
     if len(groups) > 2:
-        for words, (_, rows) in (
-            ("without the smallest budget", groups[0]),
-            ("without the largest budget", groups[-1]),
-        ):
+        for which, (_, rows) in (("smallest", groups[0]), ("largest", groups[-1])):
             keep = np.ones(len(o), dtype=bool)
             keep[rows] = False
             found.append((f"without the {which} budget", lambda keep=keep: again(o.select(keep)), six))
