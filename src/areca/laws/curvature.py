@@ -54,7 +54,7 @@ def _line(of: str, x: np.ndarray, y: np.ndarray, samples: np.ndarray, level: flo
     invert = np.linalg.pinv(basis)[2]
     value, drawn = float(invert @ y), samples @ invert
     above = (np.count_nonzero(drawn > 0) + 1) / (len(drawn) + 2)
-    p = 2 * min(above, 1 - above)
+    p = float(2 * min(above, 1 - above))
     return [Bend(of, value, interval(drawn, level), p, says(value, p))]
 
 

@@ -22,7 +22,7 @@ from areca import runtime
 from areca.laws.forms import Form, Predict, on_the_cpu_in_float64
 
 CHUNK = 64  # problems a call of the program: a size at which its arrays stay in a core's cache
-ROWS = tuple(sorted({2**k * m for k in range(3, 22) for m in (2, 3)}))  # rows are padded to one of these: few programs
+LEAST_ROWS = 64  # rows are padded to this or a power of two times it, so that a table and its parts share a program
 ITERATIONS = 120
 TOLERANCE = 1e-7
 MAX_CHANGE = 0.5  # root mean square, of the predicted responses in an iteration
@@ -88,7 +88,7 @@ def solve(
     target = np.broadcast_to(rows.target if target is None else target, (count, n))
     weight = np.broadcast_to(1.0 if weight is None else weight, (count, n))
     delta = np.broadcast_to(np.asarray(delta, np.float64), (count,))
-    padded = next(r for r in ROWS if r >= n)
+    padded = _padded_rows(n)
     inputs = {k: _padded(np.asarray(rows.inputs[k], np.float64), padded) for k in form.inputs}
     program = _program(form.predict, form.names, tuple(p.log for p in form.parameters), form.compare, form.inputs)
     constants = {k: np.float64(v) for k, v in form.constants.items()}
@@ -119,25 +119,42 @@ def bounds(form: Form) -> tuple[np.ndarray, np.ndarray]:
     return tuple(np.array([p.inner(getattr(p, end)) for p in form.parameters], np.float64) for end in ("low", "high"))  # type: ignore[return-value]
 
 
+def evaluate(form: Form, values: Mapping[str, Any], inputs: Mapping[str, Any]) -> np.ndarray:
+    """[S, n]: the response itself, for parameters by name [S] and inputs [n] (numbers where S or n is 1)."""
+    _start()
+    given = np.stack(
+        np.broadcast_arrays(*(np.atleast_1d(np.asarray(values[k], np.float64)) for k in form.names)), axis=1
+    )
+    columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(inputs[k], np.float64)) for k in form.inputs))
+    n = len(columns[0])
+    padded = {k: _padded(v, _padded_rows(n)) for k, v in zip(form.inputs, columns, strict=True)}
+    constants = {k: np.float64(v) for k, v in form.constants.items()}
+    program = _evaluator(form.predict, form.names)
+    parts = []
+    with on_the_cpu_in_float64():
+        for start in range(0, len(given), CHUNK):
+            take = np.minimum(np.arange(start, start + CHUNK), len(given) - 1)
+            parts.append(np.asarray(program(given[take], padded, constants))[: len(given) - start, :n])
+    return np.concatenate(parts)
+
+
 def response(form: Form, theta: np.ndarray, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-    """[S, n]: the response as residuals are taken of it, for theta [S, p] and inputs [n]."""
-    values = {k: np.asarray(v)[..., None] for k, v in form.values(np.atleast_2d(theta)).items()}
-    found = form.respond(values, {k: np.asarray(inputs[k], np.float64)[None] for k in form.inputs})
+    """[S, n]: the response as residuals are taken of it, for theta [S, p] as searched and inputs [n]."""
+    found = evaluate(form, form.values(np.atleast_2d(theta)), inputs)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.log(found) if form.compare == "log" else found
-    return np.broadcast_to(found, (len(np.atleast_2d(theta)), len(inputs[form.inputs[0]])))
+        return np.log(found) if form.compare == "log" else found
 
 
 def jacobian(form: Form, theta: np.ndarray, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
     """[n, p]: derivatives of the response, as residuals are taken of it, by the parameters as searched."""
-    import jax
-
     _start()
-    respond = _response(form.predict, form.names, tuple(p.log for p in form.parameters), form.compare)
+    columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(inputs[k], np.float64)) for k in form.inputs))
+    n = len(columns[0])
+    padded = {k: _padded(v, _padded_rows(n)) for k, v in zip(form.inputs, columns, strict=True)}
+    constants = {k: np.float64(v) for k, v in form.constants.items()}
+    program = _differentiator(form.predict, form.names, tuple(p.log for p in form.parameters), form.compare)
     with on_the_cpu_in_float64():
-        x = SimpleNamespace(**{k: np.atleast_1d(np.asarray(inputs[k], np.float64)) for k in form.inputs})
-        constants = {k: np.float64(v) for k, v in form.constants.items()}
-        return np.asarray(jax.jacfwd(lambda t: respond(t, x, constants))(np.asarray(theta, np.float64)))
+        return np.asarray(program(np.asarray(theta, np.float64), padded, constants))[:n]
 
 
 def _start() -> None:
@@ -147,6 +164,10 @@ def _start() -> None:
     if not runtime.is_prepared():
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         runtime.prepare()
+
+
+def _padded_rows(n: int) -> int:
+    return max(LEAST_ROWS, 2 ** int(np.ceil(np.log2(n))))
 
 
 def _padded(values: np.ndarray, count: int, fill: float | None = None) -> np.ndarray:
@@ -168,6 +189,29 @@ def _response(predict: Predict, names: tuple[str, ...], logs: tuple[bool, ...], 
         return jnp.log(found) if compare == "log" else found
 
     return respond
+
+
+@lru_cache(maxsize=128)
+def _evaluator(predict: Predict, names: tuple[str, ...]) -> Any:
+    """evaluate(parameters [S, p], inputs, constants) -> [S, n], compiled."""
+    import jax
+    import jax.numpy as jnp
+
+    def one(parameters: Any, inputs: Any, constants: Any) -> Any:
+        values = dict(zip(names, parameters, strict=True))
+        found = predict(SimpleNamespace(**values, **constants), SimpleNamespace(**inputs))
+        return jnp.broadcast_to(found, next(iter(inputs.values())).shape)
+
+    return jax.jit(jax.vmap(one, in_axes=(0, None, None)))
+
+
+@lru_cache(maxsize=128)
+def _differentiator(predict: Predict, names: tuple[str, ...], logs: tuple[bool, ...], compare: str) -> Any:
+    """jacobian(theta [p], inputs, constants) -> [n, p], compiled."""
+    import jax
+
+    respond = _response(predict, names, logs, compare)
+    return jax.jit(jax.jacfwd(lambda t, x, constants: respond(t, SimpleNamespace(**x), constants)))
 
 
 @lru_cache(maxsize=128)
@@ -273,4 +317,4 @@ def _program(
     return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, 0, 0, 0, None, None, None)))
 
 
-__all__ = ["CHUNK", "Rows", "Solutions", "bounds", "huber", "jacobian", "response", "solve"]
+__all__ = ["CHUNK", "Rows", "Solutions", "bounds", "evaluate", "huber", "jacobian", "response", "solve"]

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from areca.errors import ConfigError, DataError, FitError
-from areca.laws.engine import Rows, Solutions, huber, jacobian, response, solve
+from areca.laws.engine import Rows, Solutions, evaluate, huber, jacobian, response, solve
 from areca.laws.forms import Form
 from areca.laws.starts import starts
 
@@ -55,7 +55,9 @@ class Fit:
 
     def predict(self, **inputs: Any) -> np.ndarray:
         """The response at inputs that broadcast together."""
-        return self.form.respond(self.values, inputs)
+        columns = np.broadcast_arrays(*(np.asarray(inputs[k], np.float64) for k in self.form.inputs))
+        flat = dict(zip(self.form.inputs, (c.ravel() for c in columns), strict=True))
+        return evaluate(self.form, self.values, flat)[0].reshape(columns[0].shape)
 
 
 def rows_of(form: Form, data: Mapping[str, Any] | Any) -> Rows:

@@ -19,7 +19,6 @@ The forms of the papers are in `areca.laws.declared`, by name in `areca.laws.cat
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -147,13 +146,6 @@ class Form:
         """[..., p] as searched -> each parameter by name, [...]."""
         columns = np.moveaxis(np.asarray(theta, np.float64), -1, 0)
         return {p.name: np.exp(c) if p.log else c for p, c in zip(self.parameters, columns, strict=True)}
-
-    def respond(self, values: Mapping[str, Any], inputs: Mapping[str, Any]) -> np.ndarray:
-        """The response in float64: parameters [...] and inputs [...] broadcast together."""
-        given = {k: np.asarray(v, np.float64) for k, v in {**self.constants, **values}.items()}
-        columns = {k: np.asarray(inputs[k], np.float64) for k in self.inputs}
-        with on_the_cpu_in_float64():
-            return np.asarray(self.predict(SimpleNamespace(**given), SimpleNamespace(**columns)), np.float64)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from areca.errors import ConfigError, FitError
-from areca.laws.engine import Rows, response
+from areca.laws.engine import Rows, evaluate, response
 from areca.laws.fitting import Fit, derived, descend, rows_of
 from areca.laws.forms import Form
 
@@ -48,9 +48,7 @@ class Samples:
 
     def predict(self, **inputs: Any) -> np.ndarray:
         """[S, points]: the response of every sample at inputs that broadcast together."""
-        at = dict(zip(inputs, np.broadcast_arrays(*(np.atleast_1d(v) for v in inputs.values())), strict=True))
-        found = response(self.form, self.theta, at)
-        return np.exp(found) if self.form.compare == "log" else found
+        return evaluate(self.form, self.values(), inputs)
 
     def of(self, quantity: Callable[[Any], Any]) -> np.ndarray:
         """[S]: any quantity of the parameters, which it reads as attributes."""

@@ -22,8 +22,8 @@ LEAST_TOTAL = 1.01  # totals below so much of N are N itself
 def sensitivity(observations: Observations, fit: ParametricFit) -> dict[str, Any]:
     """{"flops": the target, "rows": [one for each choice]}: parameters, exponent, best N and loss at the target.
 
-    A choice whose law can't be fitted has the reason in `failed`. The best N is that of least loss at the target's cost,
-    which is 6 N D, or for the last choice the rows' own C over N D, carried on along ln N.
+    A choice whose law can't be fitted has the reason in `failed`. The best N is that of least loss at a cost of 6 N D,
+    or for the last choice at the rows' own C over N D, carried on along ln N.
     """
     target = STRETCH * float(observations.flops.max())
     if observations.budget is not None and np.isfinite(observations.budget).any():

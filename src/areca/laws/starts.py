@@ -8,7 +8,7 @@ import itertools
 
 import numpy as np
 
-from areca.laws.engine import Rows, bounds, response
+from areca.laws.engine import Rows, bounds, evaluate, response
 from areca.laws.forms import Form
 
 MOST = 256  # starts; a larger grid is thinned evenly
@@ -48,12 +48,10 @@ def project(form: Form, rows: Rows, theta: np.ndarray) -> np.ndarray:
     """
     observed = np.exp(rows.target) if form.compare == "log" else rows.target
     values = form.values(theta)
-    shape = (len(theta), len(rows))
     basis = []
     for name in form.linear:
         only = {n: np.full(len(theta), float(n == name)) if n in form.linear else values[n] for n in form.names}
-        with np.errstate(divide="ignore"):  # a logarithm of what is 0 here
-            basis.append(np.broadcast_to(form.respond({k: v[:, None] for k, v in only.items()}, rows.inputs), shape))
+        basis.append(evaluate(form, only, rows.inputs))
     relative = np.abs(observed) if form.compare == "log" else np.ones_like(observed)
     columns = np.nan_to_num(np.stack(basis, axis=2)) / relative[None, :, None]  # [S, n, linear]
     wanted = observed / relative
