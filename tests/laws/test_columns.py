@@ -68,7 +68,7 @@ def test_a_total_count_is_not_taken_for_n(tmp_path):
         load([path])
     o = load([path], n_params="total_params")
     _is_rows(o)
-    assert "by its name counts embeddings" in o.notes[1]
+    assert "by its name counts embeddings" in o.notes[2]
     assert len(load([path], n_params="total_params", units={"n_params": "params"}).notes) == 2
 
 

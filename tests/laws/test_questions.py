@@ -93,7 +93,7 @@ def test_two_slips_are_named_one_after_the_other(tmp_path):
 
 def test_columns_of_other_forms_are_asked_for_their_units(tmp_path):
     path = _table(tmp_path, {"n_tokens": D[:4] / 1e9, "loss": L[:4]})
-    with pytest.raises(DataError, match="D is at most 32 in .*--unit n_tokens=B"):
+    with pytest.raises(DataError, match=r"D is at most 32 in .*--unit n_tokens=B"):
         load_columns([path], ["n_tokens", "loss"], {})
     path = _table(tmp_path, {"compute": C[:4] / PF_DAY, "score": L[:4] / 8})
     with pytest.raises(DataError, match="as if 'compute' were in pf-days"):
@@ -169,7 +169,10 @@ def test_exact_repeats_are_named_kept_dropped_or_refused(tmp_path):
 
 def test_seeds_and_kinds_of_runs_at_the_same_n_and_d_are_said(tmp_path):
     columns = {"n_params": np.tile(N, 2), "n_tokens": np.tile(D, 2), "loss": np.concatenate([L, L * 1.003])}
-    assert "have 20 pairs of N and D with different losses, as" in load([_table(tmp_path, columns)]).notes[-1]
+    assert (
+        "40 rows of runs.csv have the same N and D as others and another loss, as"
+        in load([_table(tmp_path, columns)]).notes[-1]
+    )
     assert "taken as repeats of a run (seeds)" in load([_table(tmp_path, columns)]).notes[-1]
     columns["corpus"] = np.repeat(["c4", "pile"], 20)
     path = _table(tmp_path, columns)
@@ -177,7 +180,7 @@ def test_seeds_and_kinds_of_runs_at_the_same_n_and_d_are_said(tmp_path):
     assert load([path], where=["corpus=pile"]).notes[0] == "20 of 40 rows of runs.csv are taken: corpus=pile."
     # Runs that saw different amounts of unique data are no repeats.
     columns = {k: v for k, v in columns.items() if k != "corpus"} | {"unique_tokens": np.repeat([1e8, 1e9], 20)}
-    assert not any("pairs" in note for note in load([_table(tmp_path, columns)]).notes)
+    assert not any("another loss" in note for note in load([_table(tmp_path, columns)]).notes)
 
 
 def test_points_along_training_curves_are_asked_about(tmp_path):

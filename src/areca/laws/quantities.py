@@ -52,6 +52,7 @@ KNOWN: dict[str, Quantity] = {
             "finalevalloss finalvalloss finalvalidationloss finaltestloss evallossfinal vallossfinal",
             "finalloss",
             "evalperplexity valperplexity validationperplexity evalppl valppl perplexity ppl",
+            "bitspertoken evalbitspertoken valbitspertoken",
             "valbpb evalbpb bpb bitsperbyte valbitsperbyte evalbitsperbyte",
             "trainloss trainingloss finaltrainloss traintrainloss losstrain",
         ),
@@ -87,6 +88,7 @@ UNIT_OF_NAME = (
     ("ppl", "perplexity"),
     ("bpb", "bits-per-byte"),
     ("bitsperbyte", "bits-per-byte"),
+    ("bitspertoken", "bits-per-token"),
 )
 # What a column's name has in it that may be the quantity; shown to whoever has to choose, never taken.
 HINTS = {

@@ -50,7 +50,7 @@ def repeats(table: Table, found: Found) -> list[str]:
     count = sum(map(len, sets))
     first, second = (table.rows[int(i)].where for i in sets[0][:2])
     seen = (
-        f"{count} rows of {table.path.name} have {len(sets)} pairs of N and D with different losses, as {first} and "
+        f"{count} rows of {table.path.name} have the same N and D as others and another loss, as {first} and "
         f"{second.removeprefix(str(table.path)).strip()}"
     )
     if kinds := _kinds(table, found, sets):
