@@ -109,6 +109,7 @@ def test_mixed_units_in_a_column_are_refused_with_a_row_of_each_kind(tmp_path):
     c = C.copy()
     c[0] /= PF_DAY
     _refused(tmp_path, "mixes units", "line 2 (and like it in 1 of 20", c=c)
+    _refused(tmp_path, "mixes units in column 'flops'", "line 2 and", "--unit flops=flops", c=c, d=None)
     n = N.copy()
     n[4] = 0.03
     _refused(tmp_path, "mixes units in column 'n_params': 0.03 in", "line 6", c=None, n=n)
