@@ -1,5 +1,6 @@
 """Runs as Weights & Biases and TensorBoard leave them."""
 
+import csv
 import json
 import math
 
@@ -44,6 +45,29 @@ def test_a_runs_table_without_a_finished_run_is_refused(tmp_path):
     path = _write(tmp_path / "export.csv", "Name,State,n_params,tokens,loss\na,running,1,2,3\n")
     with pytest.raises(DataError, match=r"export\.csv has no run in State finished"):
         load([path])
+
+
+def test_the_export_that_the_guide_of_wandb_writes(tmp_path):
+    rows = [
+        {
+            "summary": {"eval/loss": l, "train": {"tokens": d}, "grad": math.nan, "_step": 9},
+            "config": {"model": {"n_params": n}, "lr": 0.01},
+            "name": name,
+        }
+        for name, n, d, l in RUNS
+    ]
+    with open(tmp_path / "project.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, ["", "summary", "config", "name"])
+        writer.writeheader()
+        writer.writerows({"": str(i), **{k: str(v) for k, v in row.items()}} for i, row in enumerate(rows))
+    o = load([tmp_path / "project.csv"])
+    assert _is_runs(o)
+    assert list(o.column("learning_rate")) == [0.01] * 3
+    text = (tmp_path / "project.csv").read_text().replace("3.5", "nan")
+    with pytest.raises(DataError, match=r"project\.csv line 3 has no value in column 'eval/loss'"):
+        load([_write(tmp_path / "project.csv", text)])
+    with pytest.raises(DataError, match=r"line 2 has no dictionary in column 'summary'"):
+        load([_write(tmp_path / "a.csv", "name,summary,config\nx,__import__('os'),{}\n")])
 
 
 def test_a_panels_export_gives_the_last_value_of_each_run(tmp_path):

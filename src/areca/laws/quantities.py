@@ -92,6 +92,6 @@ UNIT_OF_NAME = (
 )
 # What a column's name has in it that may be the quantity; shown to whoever has to choose, never taken.
 HINTS = {
-    "n_params": "param|size|^n$", "n_tokens": "token|seq|sample|^d$", "flops": "flop|compute|^c$",
+    "n_params": "param|modelsize|^size$|^n$", "n_tokens": "token|seq|sample|^d$", "flops": "flop|compute|^c$",
     "loss": "loss|nll|ppl|perplex|bpb|bits|^l$|xent|entropy|^val$|^eval$",
 }  # fmt: skip
