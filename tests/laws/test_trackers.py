@@ -178,8 +178,11 @@ def test_settings_lie_beside_the_events_and_train_and_eval_are_one_run(tmp_path)
 
 
 def test_thousands_of_scalars_are_all_read(tmp_path):
-    _events(tmp_path, {"eval/loss": [5 - i / 1000 for i in range(3000)], "tokens": [1e9], "n_params": [1e6]})
-    assert load([tmp_path]).loss[0] == pytest.approx(5 - 2.999)
+    tokens = [*(2.0**20 * (i + 1) for i in range(2000)), *(2.0**20 * i for i in range(1000))]  # counted anew at 2,000
+    _events(tmp_path, {"eval/loss": [5 - i / 1000 for i in range(3000)], "tokens": tokens, "n_params": [1e6]})
+    o = load([tmp_path])
+    assert o.loss[0] == pytest.approx(5 - 2.999)
+    assert o.n_tokens[0] == 2000 * 2**20
 
 
 def test_event_files_without_the_reader_or_without_scalars(tmp_path, monkeypatch):

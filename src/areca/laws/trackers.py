@@ -1,8 +1,8 @@
 """Runs as Weights & Biases leaves them: its kinds of CSV export, and its directories.
 
 The export of the runs table has a row for each run already. So has the one that its guide writes with the Python
-interface, whose columns `summary` and `config` hold all of a run's last values and settings. The export of a panel has a
-column for each run and metric ("RUN - eval/loss") and a row for each step: the last value of each is taken. A run's
+interface, whose columns `summary` and `config` hold all of a run's last values and settings. The export of a panel has
+a column for each run and metric ("RUN - eval/loss") and a row for each step: the last value of each is taken. A run's
 directory has its last values in files/wandb-summary.json and its configuration in files/config.yaml.
 """
 
