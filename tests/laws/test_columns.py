@@ -57,6 +57,18 @@ def test_the_surer_name_wins_and_equally_sure_ones_are_listed(tmp_path):
     assert "is a training loss" in load([_table(tmp_path, "params,tokens,train_loss")]).notes[1]
 
 
+def test_what_is_left_out_or_may_be_meant_is_said(tmp_path):
+    rows = [(*row, 1e18, 2e18, cell) for row, cell in zip(ROWS, ("n/a", 0.3, ""), strict=True)]
+    o = load([_table(tmp_path, "n_params,n_tokens,loss,fwd_flops,all_flops,score", rows)])
+    assert o.notes[0].endswith("line 2 has 'n/a' in column 'score', which is not a number; correct it.")
+    assert o.notes[1] == (
+        "runs.csv has no FLOPs; C = 6 N D is used; C may be 'fwd_flops' or 'all_flops' (--flops COLUMN)."
+    )
+    rows = [(*row, cell) for row, cell in zip(ROWS, ("nan", 0.3, ""), strict=True)]
+    o = load([_table(tmp_path, "n_params,n_tokens,loss,score", rows)])
+    np.testing.assert_array_equal(o.column("score"), [np.nan, 0.3, np.nan])
+
+
 def test_a_column_of_words_is_no_quantity(tmp_path):
     rows = [("kaplan", *row) for row in ROWS]
     _is_rows(load([_table(tmp_path, "param_count,n,tokens,loss", rows)]))
@@ -68,7 +80,7 @@ def test_a_total_count_is_not_taken_for_n(tmp_path):
         load([path])
     o = load([path], n_params="total_params")
     _is_rows(o)
-    assert "by its name counts embeddings" in o.notes[1]
+    assert "by its name counts embeddings" in o.notes[2]
     assert len(load([path], n_params="total_params", units={"n_params": "params"}).notes) == 2
 
 

@@ -1,11 +1,15 @@
-"""The walk through docs/runs-table-to-a-plan.md gives the numbers that are printed there."""
+"""The commands of the pages on fits and plans do what is said there."""
 
 import re
+import shlex
 from pathlib import Path
 
 from areca.cli.main import main
+from areca.laws.quantities import KNOWN
+from areca.laws.units import UNITS
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "runs-table-to-a-plan.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = DOCS / "runs-table-to-a-plan.md"
 
 
 def test_the_page_on_plans_from_a_table(tmp_path, monkeypatch, capsys):
@@ -26,3 +30,25 @@ def test_the_page_on_plans_from_a_table(tmp_path, monkeypatch, capsys):
         if line.startswith(("184,576", "predicted loss", "half", "best", "double")):
             assert " ".join(line.split()) in " ".join(said.split())
     assert (tmp_path / "run.json").exists()
+
+
+def test_the_table_of_the_page_on_fits_needs_no_mapping(tmp_path, monkeypatch, capsys):
+    text = (DOCS / "fit-my-runs.md").read_text(encoding="utf-8")
+    (tmp_path / "runs.csv").write_text(re.search(r"```csv\n(.*?)```", text, re.DOTALL)[1])
+    monkeypatch.chdir(tmp_path)
+    for command in re.findall(r"```sh\n(areca fit runs.*?)\n```", text):
+        assert main(shlex.split(command)[1:]) == 0
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert "note: 9 of 10 rows of runs.csv are taken: corpus=c4." in notes
+    assert any("'Model Size (M)' of runs.csv is read in M" in note for note in notes)
+    assert any("'eval/bits_per_token' of runs.csv is read in bits-per-token" in note for note in notes)
+
+
+def test_the_page_on_fits_lists_the_units_and_quantities_that_there_are():
+    text = (DOCS / "fit-my-runs.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL)))
+    words = {word.partition(":")[0] for word in named}
+    for quantity, units in UNITS.items():
+        for unit in list(units)[1:]:
+            assert unit in words, (quantity, unit)
+    assert set(KNOWN) - {"learning_rate_factor"} <= words

@@ -109,6 +109,7 @@ def test_mixed_units_in_a_column_are_refused_with_a_row_of_each_kind(tmp_path):
     c = C.copy()
     c[0] /= PF_DAY
     _refused(tmp_path, "mixes units", "line 2 (and like it in 1 of 20", c=c)
+    _refused(tmp_path, "mixes units in column 'flops'", "line 2 and", "--unit flops=flops", c=c, d=None)
     n = N.copy()
     n[4] = 0.03
     _refused(tmp_path, "mixes units in column 'n_params': 0.03 in", "line 6", c=None, n=n)
@@ -169,7 +170,10 @@ def test_exact_repeats_are_named_kept_dropped_or_refused(tmp_path):
 
 def test_seeds_and_kinds_of_runs_at_the_same_n_and_d_are_said(tmp_path):
     columns = {"n_params": np.tile(N, 2), "n_tokens": np.tile(D, 2), "loss": np.concatenate([L, L * 1.003])}
-    assert "have 20 pairs of N and D with different losses, as" in load([_table(tmp_path, columns)]).notes[-1]
+    assert (
+        "40 rows of runs.csv have the same N and D as others and another loss, as"
+        in load([_table(tmp_path, columns)]).notes[-1]
+    )
     assert "taken as repeats of a run (seeds)" in load([_table(tmp_path, columns)]).notes[-1]
     columns["corpus"] = np.repeat(["c4", "pile"], 20)
     path = _table(tmp_path, columns)
@@ -177,7 +181,7 @@ def test_seeds_and_kinds_of_runs_at_the_same_n_and_d_are_said(tmp_path):
     assert load([path], where=["corpus=pile"]).notes[0] == "20 of 40 rows of runs.csv are taken: corpus=pile."
     # Runs that saw different amounts of unique data are no repeats.
     columns = {k: v for k, v in columns.items() if k != "corpus"} | {"unique_tokens": np.repeat([1e8, 1e9], 20)}
-    assert not any("pairs" in note for note in load([_table(tmp_path, columns)]).notes)
+    assert not any("another loss" in note for note in load([_table(tmp_path, columns)]).notes)
 
 
 def test_points_along_training_curves_are_asked_about(tmp_path):

@@ -1,5 +1,6 @@
 """Runs as Weights & Biases and TensorBoard leave them."""
 
+import csv
 import json
 import math
 
@@ -44,6 +45,29 @@ def test_a_runs_table_without_a_finished_run_is_refused(tmp_path):
     path = _write(tmp_path / "export.csv", "Name,State,n_params,tokens,loss\na,running,1,2,3\n")
     with pytest.raises(DataError, match=r"export\.csv has no run in State finished"):
         load([path])
+
+
+def test_the_export_that_the_guide_of_wandb_writes(tmp_path):
+    rows = [
+        {
+            "summary": {"eval/loss": l, "train": {"tokens": d}, "grad": math.nan, "_step": 9},
+            "config": {"model": {"n_params": n}, "lr": 0.01},
+            "name": name,
+        }
+        for name, n, d, l in RUNS
+    ]
+    with open(tmp_path / "project.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, ["", "summary", "config", "name"])
+        writer.writeheader()
+        writer.writerows({"": str(i), **{k: str(v) for k, v in row.items()}} for i, row in enumerate(rows))
+    o = load([tmp_path / "project.csv"])
+    assert _is_runs(o)
+    assert list(o.column("learning_rate")) == [0.01] * 3
+    text = (tmp_path / "project.csv").read_text().replace("3.5", "nan")
+    with pytest.raises(DataError, match=r"project\.csv line 3 has no value in column 'eval/loss'"):
+        load([_write(tmp_path / "project.csv", text)])
+    with pytest.raises(DataError, match=r"line 2 has no dictionary in column 'summary'"):
+        load([_write(tmp_path / "a.csv", "name,summary,config\nx,__import__('os'),{}\n")])
 
 
 def test_a_panels_export_gives_the_last_value_of_each_run(tmp_path):
@@ -154,8 +178,11 @@ def test_settings_lie_beside_the_events_and_train_and_eval_are_one_run(tmp_path)
 
 
 def test_thousands_of_scalars_are_all_read(tmp_path):
-    _events(tmp_path, {"eval/loss": [5 - i / 1000 for i in range(3000)], "tokens": [1e9], "n_params": [1e6]})
-    assert load([tmp_path]).loss[0] == pytest.approx(5 - 2.999)
+    tokens = [*(2.0**20 * (i + 1) for i in range(2000)), *(2.0**20 * i for i in range(1000))]  # counted anew at 2,000
+    _events(tmp_path, {"eval/loss": [5 - i / 1000 for i in range(3000)], "tokens": tokens, "n_params": [1e6]})
+    o = load([tmp_path])
+    assert o.loss[0] == pytest.approx(5 - 2.999)
+    assert o.n_tokens[0] == 2000 * 2**20
 
 
 def test_event_files_without_the_reader_or_without_scalars(tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ def number(row: Row, column: str, *, count: bool = False, positive: bool = True,
     """The finite number in a cell, or DataError that names the place.
 
     `count`: of parameters, tokens or steps, where 1.3B and 1,024 have one meaning. `positive`: zero and below are
-    mistakes. `gaps`: an empty cell is NaN.
+    mistakes. `gaps`: an empty cell is NaN, and so is NaN.
     """
     value = row.cells.get(column)
     if empty(value):
@@ -35,6 +35,8 @@ def number(row: Row, column: str, *, count: bool = False, positive: bool = True,
             f"{row.where} has no value in column {column!r}; fill it in or leave such rows out (--where '{column}!=')."
         )
     found = parse(value, count)
+    if gaps and found is not None and math.isnan(found):
+        return math.nan
     if found is None:
         shown = str(value).strip()[:40]
         if _THOUSANDS.fullmatch(shown) or _SCALED.fullmatch(shown):

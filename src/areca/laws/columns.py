@@ -159,9 +159,10 @@ def read(table: Table, used: Mapping[str, str], reading: Reading, *, needed: Ite
                 table, column, count=plain and "K" in UNITS.get(name, ()),
                 positive=KNOWN.get(name, _ANY).positive, gaps=name not in needed,
             )  # fmt: skip
-        except DataError:
+        except DataError as error:
             if name in needed or reading.mapping.get(name):
                 raise
+            found.notes.append(f"column {column!r} is left out: {error}")
             continue
         found.values[name] = values if plain else _converted(table, name, unit, values, found)
         found.described[name] = table.described.get(name, column if plain else f"{column} ({unit.name})")

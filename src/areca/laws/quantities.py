@@ -52,6 +52,7 @@ KNOWN: dict[str, Quantity] = {
             "finalevalloss finalvalloss finalvalidationloss finaltestloss evallossfinal vallossfinal",
             "finalloss",
             "evalperplexity valperplexity validationperplexity evalppl valppl perplexity ppl",
+            "bitspertoken evalbitspertoken valbitspertoken",
             "valbpb evalbpb bpb bitsperbyte valbitsperbyte evalbitsperbyte",
             "trainloss trainingloss finaltrainloss traintrainloss losstrain",
         ),
@@ -87,9 +88,10 @@ UNIT_OF_NAME = (
     ("ppl", "perplexity"),
     ("bpb", "bits-per-byte"),
     ("bitsperbyte", "bits-per-byte"),
+    ("bitspertoken", "bits-per-token"),
 )
 # What a column's name has in it that may be the quantity; shown to whoever has to choose, never taken.
 HINTS = {
-    "n_params": "param|size|^n$", "n_tokens": "token|seq|sample|^d$", "flops": "flop|compute|^c$",
+    "n_params": "param|modelsize|^size$|^n$", "n_tokens": "token|seq|sample|^d$", "flops": "flop|compute|^c$",
     "loss": "loss|nll|ppl|perplex|bpb|bits|^l$|xent|entropy|^val$|^eval$",
 }  # fmt: skip

@@ -22,6 +22,7 @@ SLIPS = (
 )  # fmt: skip
 # Below this every count of a quantity is in another unit, most likely that one.
 SMALL = (("n_params", 100, "B", "N"), ("n_tokens", 1e4, "B", "D"), ("flops", 1e7, "pf-days", "C"))
+PLAIN = {"n_params": "params", "n_tokens": "tokens", "flops": "flops"}  # our own units
 CONTEXTS = tuple(2**k for k in range(8, 15))  # 256 to 16,384
 
 
@@ -67,7 +68,7 @@ def _of_ratio(table: Table, found: Found, sure: set[str]) -> list[str]:
     if not {"n_params", "n_tokens", "flops"} <= sure:
         _refuse_mixed(table, ratio)
     middle = float(np.median(ratio))
-    even = bool(ratio.max() < 3 * ratio.min())
+    even = bool(ratio.max() < 1.5 * ratio.min())
     for size, name, unit in SLIPS:
         if name in sure or not 0.5 < middle / size < 3:
             continue
@@ -85,9 +86,10 @@ def _of_ratio(table: Table, found: Found, sure: set[str]) -> list[str]:
         raise DataError(_slip(table, found, f"C is {middle:.4g} times 6 N D", "n_tokens", f"steps:{middle:.6g}"))
     if 0.31 < middle < 0.36 and ratio.max() < 1.1 * ratio.min():
         return [f"C is a third of 6 N D in {table.path.name}: is it the forward pass alone, 2 N D?"]
-    if not 0.3 < middle < 30:
+    drift = _of_embeddings(table, n, ratio)
+    if not drift and not 0.3 < middle < 30:
         return [f"C is {middle:.2g} times 6 N D in {table.path.name}: check the units of its columns."]
-    return _of_embeddings(table, n, ratio)
+    return drift
 
 
 def _refuse_mixed(table: Table, ratio: np.ndarray) -> None:
@@ -106,7 +108,7 @@ def _refuse_mixed(table: Table, ratio: np.ndarray) -> None:
 
 
 def _slip(table: Table, found: Found, seen: str, name: str, unit: str) -> str:
-    column, plain = found.used.get(name, name), {"n_params": "params", "n_tokens": "tokens"}.get(name, name)
+    column, plain = found.used.get(name, name), PLAIN[name]
     return (
         f"{seen} in {table.path}, as if {column!r} were in {unit.partition(':')[0]}; say which it is, "
         f"--unit {name}={unit} or --unit {name}={plain}."
@@ -152,8 +154,10 @@ def _of_scale(table: Table, found: Found, given: set[str], sure: set[str]) -> li
     if "flops" in given - sure and "n_params" not in given and n.max() < 1:
         raise DataError(_slip(table, found, f"C / 6 D is at most {n.max():.2g} parameters", "flops", "pf-days"))
     notes = []
-    for name in {"n_params", "n_tokens"} & (given - sure):
-        _refuse_jump(table, found, name)
+    for name in ("n_params", "n_tokens"):
+        source = name if name in given else "flops"  # a derived count jumps where C does
+        if source in given - sure:
+            _refuse_jump(table, found, name, source)
     if per < 0.1 and "n_tokens" in given - sure:
         notes.append(
             f"half of the runs of {table.path.name} saw fewer than {per:.2g} tokens a parameter: is D in sequences or "
@@ -162,18 +166,19 @@ def _of_scale(table: Table, found: Found, given: set[str], sure: set[str]) -> li
     return notes
 
 
-def _refuse_jump(table: Table, found: Found, name: str) -> None:
-    """DataError where a few counts are abbreviated (1.3 among 1,300,000,000)."""
+def _refuse_jump(table: Table, found: Found, name: str, source: str) -> None:
+    """DataError where a few counts are in another unit (1.3 among 1,300,000,000); `source` was read for them."""
     values = found.values[name]
     order = np.argsort(values)
     steps = values[order][1:] / values[order][:-1]
     if len(steps) and steps.max() > 1e4 and values.min() < 1e5:
         cut = int(np.argmax(steps))
         low, high = int(order[cut]), int(order[cut + 1])
+        read = found.values[source]
         raise DataError(
-            f"{table.path} mixes units in column {found.used[name]!r}: {values[low]:g} in {table.rows[low].where} and "
-            f"{values[high]:g} in {table.rows[high].where}; bring it to one unit, or say that it is "
-            f"(--unit {name}={'params' if name == 'n_params' else 'tokens'})."
+            f"{table.path} mixes units in column {found.used[source]!r}: {read[low]:g} in {table.rows[low].where} and "
+            f"{read[high]:g} in {table.rows[high].where}; bring it to one unit, or say that it is "
+            f"(--unit {source}={PLAIN[source]})."
         )
 
 

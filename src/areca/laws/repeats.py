@@ -41,16 +41,14 @@ def repeats(table: Table, found: Found) -> list[str]:
     """What to say of rows with the same N, D and settings and different losses: repeats, such as seeds."""
     same = [found.values["n_params"], found.values["n_tokens"]]
     same += [v for k, v in found.values.items() if k not in ("n_params", "n_tokens", "loss", "score", "seed")]
-    keys = np.nan_to_num(np.stack(same, axis=1), nan=-1.0)
-    _, inverse = np.unique(keys, axis=0, return_inverse=True)
     loss = found.values["loss"]
-    sets = [rows for i in range(inverse.max() + 1) if len(set(loss[rows := np.flatnonzero(inverse == i)])) > 1]
+    sets = [rows for rows in _sets(np.nan_to_num(np.stack(same, axis=1), nan=-1.0)) if len(set(loss[rows])) > 1]
     if not sets:
         return []
     count = sum(map(len, sets))
     first, second = (table.rows[int(i)].where for i in sets[0][:2])
     seen = (
-        f"{count} rows of {table.path.name} have {len(sets)} pairs of N and D with different losses, as {first} and "
+        f"{count} rows of {table.path.name} have the same N and D as others and another loss, as {first} and "
         f"{second.removeprefix(str(table.path)).strip()}"
     )
     if kinds := _kinds(table, found, sets):
@@ -80,19 +78,23 @@ def curve_question(table: Table, found: Found) -> list[str]:
     """
     n, d = found.values["n_params"], found.values["n_tokens"]
     column = next((c for c in table.available if re.sub("[^a-z]", "", c.lower()) in RUN_NAMES), "")
-    sets = [np.flatnonzero(n == size) for size in np.unique(n)]
     why = "D rises in even steps"
     if column:
         names = np.array([str(row.cells.get(column)) for row in table.rows])
-        by_name = [np.flatnonzero(names == name) for name in dict.fromkeys(names)]
-        by_name = [rows for rows in by_name if len(set(n[rows])) == 1 and len(set(d[rows])) == len(rows)]
+        by_name = [rows for rows in _sets(names) if len(set(n[rows])) == 1 and len(set(d[rows])) == len(rows)]
         curves = [rows for rows in by_name if len(rows) >= CURVE]
         if sum(map(len, curves)) > len(n) / 2:
             return [_asked(table, curves[0], f"have the same {column!r}")]
-    curves = [rows for rows in sets if len(rows) >= 2 * CURVE and _even(d[rows])]
+    curves = [rows for rows in _sets(n) if len(rows) >= 2 * CURVE and _even(d[rows])]
     if sum(map(len, curves)) > len(n) / 2:
         return [_asked(table, curves[0], f"have one N, and {why}")]
     return []
+
+
+def _sets(keys: np.ndarray) -> list[np.ndarray]:
+    """The indices of the rows that are equal, set by set."""
+    _, inverse, counts = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+    return np.split(np.argsort(inverse.reshape(-1), kind="stable"), np.cumsum(counts)[:-1])
 
 
 def _asked(table: Table, rows: np.ndarray, why: str) -> str:

@@ -171,7 +171,7 @@ def _observations(table: Table, reading: Reading, fit_first: bool) -> Observatio
         _check_enough(table, used, fit_first)
     found = read(table, used, reading, needed=QUANTITIES)
     given = set(found.values)
-    notes += [*found.notes, *derive(table, found.values, found.described)]
+    notes += [*found.notes, *_derived(table, found)]
     if not table.known:
         notes += questions(table, found, given, set(reading.units))
     budget = None
@@ -203,13 +203,23 @@ def _columns(table: Table, wanted: Sequence[str], optional: Sequence[str], readi
     found = read(table, used, reading, needed=[*wanted, *(SIZES if lacks else ())])
     found.notes[:0] = notes
     if lacks:
-        found.notes += derive(table, found.values, found.described)
+        found.notes += _derived(table, found)
     if missing := [name for name in wanted if name not in found.values]:
         raise DataError(
             f"{table.path} has no column {missing[0]!r}{closest(missing[0], table.available)}; name it with "
             f"{option(missing[0])}{hint(table, missing[0], used)} (its columns: {table.listed})."
         )
     return found
+
+
+def _derived(table: Table, found: Found) -> list[str]:
+    """Adds what `derive` can, and says so, with the columns that may be what is missing."""
+    notes = derive(table, found.values, found.described)
+    for name in SIZES:
+        if name in found.values and name not in found.used and (columns := hint(table, name, found.used)):
+            said = columns.replace("it may be", f"{SYMBOLS[name]} may be")
+            notes = [f"{note[:-1]}{said} ({option(name)})." for note in notes]
+    return notes
 
 
 def _group(table: Table, column: str) -> list[str]:

@@ -1,10 +1,12 @@
-"""Runs as Weights & Biases leaves them: its two kinds of CSV export, and its directories.
+"""Runs as Weights & Biases leaves them: its kinds of CSV export, and its directories.
 
-The export of the runs table has a row for each run already. The export of a panel has a column for each run and metric
-("RUN - eval/loss") and a row for each step: the last value of each is taken. A run's directory has its last values in
-files/wandb-summary.json and its configuration in files/config.yaml.
+The export of the runs table has a row for each run already. So has the one that its guide writes with the Python
+interface, whose columns `summary` and `config` hold all of a run's last values and settings. The export of a panel has
+a column for each run and metric ("RUN - eval/loss") and a row for each step: the last value of each is taken. A run's
+directory has its last values in files/wandb-summary.json and its configuration in files/config.yaml.
 """
 
+import ast
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -27,6 +29,8 @@ def from_export(table: Table) -> Table:
     """The table as it is, or if it is an export of Weights & Biases, a row for each finished run."""
     if {"Name", "State"} <= set(table.available):
         return _finished(table)
+    if {"name", "summary", "config"} <= set(table.available):
+        return _unpacked(table)
     series = [c for c in table.available if (m := _SERIES.fullmatch(c)) and m["bound"]]
     return _last_values(table) if series else table
 
@@ -43,6 +47,29 @@ def _finished(table: Table) -> Table:
         raise DataError(f"{table.path} has no run in State finished; export the runs table when some are.")
     said = f"{left} of {len(table.rows)} runs of {table.path.name} are not finished and are left out."
     return replace(table, rows=rows, notes=[*table.notes, *([said] if left else [])])
+
+
+def _unpacked(table: Table) -> Table:
+    """The table with the dictionaries of `summary` and `config` as columns, called by `name`."""
+    rows = []
+    for row in table.rows:
+        cells = {k: v for k, v in row.cells.items() if k not in ("summary", "config")}
+        cells |= _dictionary(row, "config") | _dictionary(row, "summary")
+        rows.append(Row(row.where, cells, str(row.cells["name"])))
+    return replace(table, columns=_columns(rows), rows=rows)
+
+
+def _dictionary(row: Row, column: str) -> dict[str, Any]:
+    """{dotted name: value} of a cell with a dictionary as Python writes it; what is not finite is left empty."""
+    value = row.cells[column]
+    if isinstance(value, str):
+        try:
+            value = ast.literal_eval(re.sub(r"(?<=[:\s,\[(])(nan|-?inf)(?=[,}\])])", "None", value))
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            value = None
+    if not isinstance(value, dict):
+        raise DataError(f"{row.where} has no dictionary in column {column!r}; export the runs table as CSV instead.")
+    return _flat(value)
 
 
 def _last_values(table: Table) -> Table:
