@@ -196,7 +196,7 @@ def fit_laws(
         notes += left_out
     rows = np.stack([observations.n_params, observations.n_tokens, observations.loss], axis=1)
     same = len(rows) - len(np.unique(rows, axis=0))
-    if same:
+    if same and not any("repeat others" in note for note in notes):  # who loads a table is told there
         notes.append(f"{same} of {len(observations)} rows repeat others, which makes every interval too narrow.")
     if fit.at_bound:
         notes.append(
