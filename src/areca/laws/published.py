@@ -119,8 +119,8 @@ LAWS: dict[str, Law] = {
             A=482.006, B=2085.43, E=1.81686, alpha=0.34781, beta=0.36585,
             # Of the 240 points fitted.
             ranges=Ranges((5.73e7, 1.62e10), (8.19e8, 3.18e11), (1.39e18, 1.3e22)),
-            no_interval="standard errors are published (A 124.5, B 1293, E .0257, alpha .0154, beta .0206) but not how "
-            "they are correlated, and ln A with alpha is to .999; `areca fit` of their points gives one",
+            # A 124.5, B 1293, E .0257, alpha .0154, beta .0206; ln A and alpha move together, by .999.
+            no_interval="standard errors are published without the correlations that a prediction's error needs",
         ),
         DataConstrained(
             "data-constrained", "Muennighoff et al. 2023, equations 5 and 6",
