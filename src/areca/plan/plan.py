@@ -98,7 +98,7 @@ def plan_run(
     if not candidates:
         raise ConfigError(
             f"{budget_flops:.3g} FLOPs do not pay for one step of {min(sizes, default=1)} x {context} tokens; "
-            "raise --flops."
+            "raise the budget."
         )
     optimum = min(candidates, key=lambda c: c.predicted_loss)
     best, described, around = _choose(terms, choice, shapes, sizes, candidates, optimum)

@@ -29,12 +29,13 @@ def outside(law: Law, best: Candidate, flops: float, context: int) -> tuple[dict
         low, high = span
         factor = value / high if value > high else value / low if value < low else 1.0
         factors[name] = factor
-        # A frontier is followed beyond its largest budget by design; a note for each step of it would say nothing.
-        if factor == 1.0 or (name == "flops" and 0.01 <= factor <= 100):
+        if factor == 1.0:
             continue
         side = f"{factor:.3g} times the largest" if factor > 1 else f"{1 / factor:.3g} times below the smallest"
         orders = f"{abs(math.log10(factor)):.1f} orders of magnitude outside"
-        trust = "; the interval trusts the law's form" if name == "flops" and not law.no_interval else ""
+        trust = (
+            "; the interval trusts the law's form" if name == "flops" and factor > 100 and not law.no_interval else ""
+        )
         between = f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
         warnings.append(f"{words} = {value:.3g} is {side} the law was {verb} on ({between}), {orders}{trust}.")
     if r.loss is not None:

@@ -37,8 +37,10 @@ def family(
     width = step
     while not shapes or count_params(shapes[-1]).non_embedding <= largest:
         # Steps of about 6% in width, finer than any valley is sharp, on a grid that shards well where it is wide.
-        grid = math.lcm(step, WIDTH_STEP if width < 512 else 64 if width < 2048 else 128)
-        following = (width // grid + max(1, round(0.06 * width / grid))) * grid
+        following = width
+        for grid in (step, math.lcm(step, 64), math.lcm(step, 128)):
+            if following == width or following >= (512 if grid % 128 else 2048):
+                following = (width // grid + max(1, round(0.06 * width / grid))) * grid
         heads = heads_for(width, model)
         shapes += [_with_sizes(base, width, n, heads) for n in _depths(width, following / width if step > 16 else 1.0)]
         width = following
