@@ -35,7 +35,13 @@ def test_dollars_become_a_run_with_its_hours_energy_and_cost(capsys):
     assert [b for _, b in plan["ramp"]] == sorted(b for _, b in plan["ramp"])
     assert main(["plan", *words, *SHAPE]) == 0
     text = capsys.readouterr().out
-    for said in ("4,000 chip-hours of h100", "10,000 USD", "estimated (TDP)", "no interval", "assumed: well-tuned"):
+    for said in (
+        "4,000 chip-hours of h100",
+        "10,000 USD",
+        "estimated (TDP)",
+        "no interval",
+        "40.0%, assumed (published",
+    ):
         assert said in text
     assert "orders of magnitude outside" in text
 

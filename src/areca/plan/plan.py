@@ -114,7 +114,7 @@ def plan_run(
     n = float(best.counted(law))
     bounds = law.interval(n, float(best.n_tokens), level, flops=spent)
     extrapolation, beyond = outside(law, best, spent, context)
-    warnings = beyond + warnings + _notes(law, best, candidates, optimum, unique_tokens)
+    warnings = beyond + warnings + _notes(law, best, candidates, optimum, unique_tokens, context)
     return Plan(
         budget_flops=float(budget_flops),
         best=best,
@@ -182,7 +182,7 @@ def _along(terms: Terms, rows: list[list[int]], run: Candidate) -> Candidate:
 
 
 def _notes(
-    law: Law, best: Candidate, candidates: list[Candidate], optimum: Candidate, unique: float | None
+    law: Law, best: Candidate, candidates: list[Candidate], optimum: Candidate, unique: float | None, context: int
 ) -> list[str]:
     notes = []
     if isinstance(law, Fitted):
@@ -193,6 +193,11 @@ def _notes(
     if unique is not None:
         notes += repeats(law, best.n_tokens, unique)
     if isinstance(law, KaplanLaw):
+        if context > 12 * best.shape["d_model"]:
+            notes.append(
+                f"a context of {context} is over 12 D = {12 * best.shape['d_model']}, where 6 N D misses much of the "
+                "attention's FLOPs (section 2.1); the recipe counts by it, the plan by exact FLOPs."
+            )
         wanted, has = float(guard_tokens(best.n_params)), min(float(best.n_tokens), unique or float("inf"))
         if has < wanted:
             notes.append(
