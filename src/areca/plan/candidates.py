@@ -94,7 +94,20 @@ def neighbours(candidates: Sequence[Candidate], best: Candidate) -> dict[str, Ca
 
 
 def flat_range(candidates: Sequence[Candidate]) -> list[int]:
-    """The smallest and largest N within 0.1% of the least predicted loss."""
-    least = min(c.predicted_loss for c in candidates)
-    flat = [c.n_params for c in candidates if c.predicted_loss <= least * (1 + FLAT)]
-    return [min(flat), max(flat)]
+    """The smallest and largest N within 0.1% of the least predicted loss, also between the shapes there are.
+
+    A valley is a parabola in ln N, so the root of the excess is taken as linear there.
+    """
+    ordered = sorted(candidates, key=lambda c: c.n_params)
+    least = min(c.predicted_loss for c in ordered)
+    excess = [c.predicted_loss / least - 1 for c in ordered]
+    inside = [i for i, e in enumerate(excess) if e <= FLAT]
+
+    def edge(last: int, beyond: int) -> int:
+        n = ordered[last].n_params
+        if not 0 <= beyond < len(ordered):
+            return n
+        share = (FLAT**0.5 - excess[last] ** 0.5) / (excess[beyond] ** 0.5 - excess[last] ** 0.5)
+        return round(n * (ordered[beyond].n_params / n) ** share)
+
+    return [edge(inside[0], inside[0] - 1), edge(inside[-1], inside[-1] + 1)]

@@ -32,7 +32,7 @@ def outside(law: Law, best: Candidate, flops: float, context: int) -> tuple[dict
         if factor == 1.0:
             continue
         side = f"{factor:.3g} times the largest" if factor > 1 else f"{1 / factor:.3g} times below the smallest"
-        orders = f"{abs(math.log10(factor)):.1f} orders of magnitude outside"
+        orders = f"{abs(math.log10(factor)):.2g} orders of magnitude outside"
         trust = (
             "; the interval trusts the law's form" if name == "flops" and factor > 100 and not law.no_interval else ""
         )
