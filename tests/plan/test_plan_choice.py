@@ -57,6 +57,12 @@ def test_beyond_what_a_law_was_measured_on_a_plan_says_so_in_orders_of_magnitude
     assert set(inside.extrapolation.values()) == {1.0}
 
 
+def test_a_loss_above_that_of_guessing_is_doubted():
+    plan = plan_run(published("chinchilla"), 1e11, family(300), context=16)
+    assert plan.predicted_loss > np.log(300)
+    assert any("above ln V = 5.7, what guessing gives" in w for w in plan.warnings)
+
+
 def test_kaplans_recipe_stands_beside_the_plan_fitted_and_derived():
     plan = plan_run(published("kaplan"), 1e21, SHAPES, context=1024, batch=16)
     pf_days = 6 * plan.best.n_params * plan.best.n_tokens / 8.64e19

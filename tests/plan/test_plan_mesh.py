@@ -1,14 +1,17 @@
 """Shapes that a mesh divides, by the rules of the layout that will cut them."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from areca.errors import ConfigError
+from areca.laws.published import published
 from areca.model.config import ModelConfig
 from areca.model.counts import count_params
 from areca.model.layout import Layout
-from areca.plan import family, interpolate
+from areca.plan import family, interpolate, plan_run, run_config
+from areca.plan.batch import PUBLISHED
 from areca.plan.shapes import parse_mesh
 
 
@@ -40,6 +43,17 @@ def test_a_ladders_own_shapes_stay_where_the_mesh_divides_them():
     shapes = interpolate([fits, not_], 1000, (1, 2))
     assert fits in shapes
     assert not_ not in shapes
+
+
+def test_a_configuration_for_a_mesh_has_batches_that_it_can_share():
+    shapes = family(1000, mesh=(3, 2))
+    plan = plan_run(published("chinchilla"), 1e18, shapes, context=64, critical=PUBLISHED, data=3)
+    config, _ = run_config(replace(plan, mesh=[3, 2]), None, "store")
+    layout = Layout(config.parallel.data, config.parallel.model, config.parallel.remat)
+    layout.check(config.model)
+    layout.check_batch("evaluation.batch", config.evaluation.batch)
+    for _, sequences in config.batch.ramp:
+        layout.check_batch("batch.ramp", sequences)
 
 
 def test_a_mesh_that_no_shape_divides():

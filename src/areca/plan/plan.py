@@ -5,6 +5,7 @@ will have, not 6 N D. The answer carries its neighbours at the same compute (hal
 flatness of the valley is seen, and says by how much it leaves the range the law was measured on.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -190,6 +191,12 @@ def _notes(
     if len(candidates) > 2 and optimum in (candidates[0], candidates[-1]):
         edge = "smallest" if optimum is candidates[0] else "largest"
         notes.append(f"the best shape is the {edge} of those considered; widen the family.")
+    guessing = math.log(best.model().vocab_size)
+    if best.predicted_loss > guessing:
+        notes.append(
+            f"the predicted loss of {best.predicted_loss:.3g} is above ln V = {guessing:.3g}, what guessing gives: the "
+            "law does not reach down to so small a run."
+        )
     if unique is not None:
         notes += repeats(law, best.n_tokens, unique)
     if isinstance(law, KaplanLaw):
