@@ -14,7 +14,7 @@ def outside(law: Law, best: Candidate, flops: float, context: int) -> tuple[dict
     N is as the law counts it. Context and loss are there where the law says what it was measured on.
     """
     r = law.ranges
-    counted = "N, embeddings included," if law.n_counts == "total" else "N"
+    counted = "N with embeddings" if law.n_counts == "total" else "N"
     rows: list[tuple[str, str, float, Span | None]] = [
         ("n_params", counted, best.counted(law), r.n_params),
         ("n_tokens", "D", best.n_tokens, r.n_tokens),
