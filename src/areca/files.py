@@ -118,6 +118,16 @@ def write_json(path: Path | str, value: Any) -> None:
     write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def write_table(path: Path | str, value: dict[str, Any]) -> None:
+    """Writes a table for `read_table`, atomically: TOML if the name ends in .toml, else JSON."""
+    if Path(path).suffix == ".toml":
+        import tomli_w
+
+        write_atomic(path, tomli_w.dumps(value))
+    else:
+        write_json(path, value)
+
+
 def read_json(path: Path | str) -> Any:
     """Reads a JSON file; DataError names the file when it is missing or is not JSON."""
     path = Path(path)

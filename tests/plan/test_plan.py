@@ -187,6 +187,24 @@ def test_a_plan_from_runs_takes_vocabulary_context_batch_and_settings_from_them(
     assert "estimated (TDP)" in text
 
 
+def test_hours_on_the_runs_own_chip_are_at_their_own_mfu(runs, capsys):
+    for path in (runs / "runs").iterdir():
+        run, result = json.loads((path / "run.json").read_text()), json.loads((path / "result.json").read_text())
+        run["topology"] = {"device_kind": "NVIDIA H100 80GB HBM3"}
+        (path / "run.json").write_text(json.dumps(run))
+        (path / "result.json").write_text(json.dumps(result | {"mfu": 0.02}))
+    argv = ["plan", str(runs), "--chip-hours", "0.001", "--json"]
+    assert main([*argv, "--chip", "h100"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["budget_flops"] == pytest.approx(3.6 * 989.5e12 * 0.02)
+    assert plan["cost"]["mfu_source"].startswith("measured in r")
+    assert plan["cost"]["chip_hours"] == pytest.approx(0.001, rel=0.01)
+    assert main([*argv, "--chip", "h200", "--mfu", "0.5"]) == 0
+    assert json.loads(capsys.readouterr().out)["cost"]["mfu"] == 0.5
+    assert main([*argv, "--chip", "a100-40gb"]) == 0
+    assert json.loads(capsys.readouterr().out)["cost"]["mfu_source"].startswith("assumed")
+
+
 def test_a_plan_from_a_table_needs_the_vocabulary_and_the_context(law, tmp_path, capsys):
     law.save(tmp_path / "law.json")
     argv = ["plan", str(tmp_path / "law.json"), "--flops", "2e13"]

@@ -14,13 +14,32 @@ def run(argv: list[str]) -> int:
 
 
 def plan(
-    law: str,
+    LAW: str = "",
     /,
     *,
-    flops: float,
+    law: str = "",
+    flops: float | None = None,
+    usd: float | None = None,
+    usd_per_chip_hour: float | None = None,
+    chip_hours: float | None = None,
+    deadline_hours: float | None = None,
+    chips: int | None = None,
+    chip: str = "",
+    mfu: float | None = None,
+    watts: float | None = None,
+    pue: float | None = None,
+    kg_per_kwh: float | None = None,
     vocab_size: int = 0,
     context: int = 0,
     batch: int = 0,
+    b_crit: str = "",
+    mesh: str = "",
+    dry_run: bool = False,
+    unique_tokens: float | None = None,
+    over_train: float | None = None,
+    stop_above_convergence: float | None = None,
+    inference_tokens: float | None = None,
+    target_loss: float | None = None,
     level: float = 0.90,
     out: str = "",
     config_out: str = "",
@@ -29,43 +48,90 @@ def plan(
 ) -> int:
     """The model and the tokens to buy for a budget, with the loss they will reach and its interval.
 
-    LAW is a law.json of `areca fit`, or what `areca fit` reads without naming columns, which is fitted first. The
-    budget is in exact training FLOPs: every matrix product, with embeddings and attention, as `areca count` gives them.
+    LAW is a law.json of `areca fit`, what `areca fit` reads without naming columns, which is fitted first, or a
+    published law: kaplan, chinchilla, chinchilla-rounded, besiroglu, data-constrained. The budget is one of --flops
+    (exact training FLOPs, every matrix product counted, as `areca count` gives them), --usd, --chip-hours and
+    --deadline-hours.
 
     Example: areca plan law.json --flops 2e13 --vocab-size 2048 --context 128 --config-out run.json --store my-text
 
     Args:
-        law: law.json, or a ladder, a quickstart, a directory of runs or a table.
+        LAW: a law.json, a ladder, a quickstart, a directory of runs, a table, or a published law's name.
+        law: the same, as an option.
         flops: the budget, exact training FLOPs.
+        usd: the budget in money, with --usd-per-chip-hour and --chip.
+        usd_per_chip_hour: what an hour of one chip costs.
+        chip_hours: the budget in hours of one --chip.
+        deadline_hours: the budget in hours of all --chips.
+        chips: how many share the work; the mesh's devices if not given.
+        chip: what it runs on, such as h100 (`areca count --chip list`), or a TOML or JSON file that describes yours.
+        mfu: share of the chip's peak that training reaches; if not given, what the runs behind the law reached on that
+            chip, or an assumption that is printed.
+        watts: average of a chip with its share of the host; the chip's TDP if not given.
+        pue: what the building takes over what its machines take; 1.1 is assumed if not given.
+        kg_per_kwh: CO2e of the grid; the United States' average if not given.
         vocab_size: V, tokens in the vocabulary; that of the runs behind the law if not given.
         context: T, tokens in a sequence; that of the runs if not given.
         batch: sequences a step; that of the runs if not given.
+        b_crit: let the batch grow with the critical batch instead: kaplan, or "B*,alpha" of B* / L^(1 / alpha) tokens,
+            such as 2.1e8,0.21. A published law does so by Kaplan's if no --batch is given.
+        mesh: DATAxMODEL devices that the shape must divide over, for the configuration and --dry-run.
+        dry_run: compile the training step for the mesh and chip, and say whether it fits (`areca dryrun`).
+        unique_tokens: how many different tokens there are; a longer run reads some again.
+        over_train: tokens a parameter, as a multiple of the optimum's, at the same compute.
+        stop_above_convergence: how far above its converged loss a run stops, such as 0.1; with --law kaplan.
+        inference_tokens: tokens the model will read and write in service: the cheapest training and service together.
+        target_loss: the loss to serve at; that of the budget's best run if not given.
         level: probability that the interval holds the loss of one such run.
         out: write the plan here as JSON.
-        config_out: write a configuration for `areca train` here.
+        config_out: write a configuration for `areca train` here, TOML if the name ends in .toml.
         store: the token store the configuration trains on.
         json: print the plan as JSON.
     """
+    from dataclasses import replace
     from pathlib import Path
 
     from areca.cli.options import print_json
+    from areca.cli.plan_text import print_plan
     from areca.config import to_dict
-    from areca.files import check_place, write_json
-    from areca.plan.template import make_plan, run_config
+    from areca.errors import ConfigError
+    from areca.files import check_place, write_json, write_table
+    from areca.plan import Choice, Purchase, Request, make_plan, run_config
     from areca.study import recipe
 
+    if bool(LAW) == bool(law):
+        raise ConfigError(
+            f"{'LAW and --law are both given' if law else 'LAW is missing'}; name one law, such as law.json or "
+            "chinchilla; see `areca plan --help`."
+        )
     for path in filter(None, (out, config_out)):
         check_place(path)  # so that neither is written if the other can't be
-    result, template = make_plan(
-        law, flops, vocab_size=vocab_size, context=context, batch=batch, level=level, rule=recipe
+    request = Request(
+        law=LAW or law,
+        purchase=Purchase(
+            flops, usd, chip_hours, deadline_hours, usd_per_chip_hour, chips, chip, mfu, watts, pue, kg_per_kwh
+        ),
+        vocab_size=vocab_size,
+        context=context,
+        batch=batch,
+        b_crit=b_crit,
+        mesh=mesh,
+        level=level,
+        choice=Choice(over_train, stop_above_convergence, inference_tokens, target_loss),
+        unique_tokens=unique_tokens,
     )
-    written = []
+    result, template = make_plan(request, recipe)
+    config = None
     if config_out:
         if store and not (Path(store) / "store.json").is_file():
             result.warnings.append(f"--store {store} is not here yet; `areca train` will look for it under that name.")
         config, notes = run_config(result, template, store, recipe)
         result.warnings.extend(notes)
-        write_json(config_out, to_dict(config))
+    if dry_run:
+        result = replace(result, memory=_memory(result, chip))
+    written = []
+    if config is not None:
+        write_table(config_out, to_dict(config))
         written.append(config_out)
     if out:
         write_json(out, result.to_dict())
@@ -73,53 +139,32 @@ def plan(
     if json:
         print_json(result.to_dict())
     else:
-        _print(result)
+        print_plan(result)
         for path in written:
             print(f"written: {path}")
     return 0
 
 
-def _print(p: "Plan") -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _memory(p: "Plan", chip: str) -> dict[str, Any]:
+    """What `areca dryrun` says of the planned run, asked in a process whose jax has not started yet."""
+    import json
+    import subprocess
+    import sys
+    import tempfile
+    from pathlib import Path
 
-    console = Console(highlight=False)
-    s, best = p.best.shape, p.best
-    console.print(
-        f"[bold]{best.n_params:,} parameters on {best.n_tokens:,} tokens[/bold]: {s['n_layers']} layers of D "
-        f"{s['d_model']}, {s['n_heads']} heads, {best.steps:,} steps of {p.batch} x {p.context} tokens",
-        soft_wrap=True,
-    )
-    console.print(
-        f"predicted loss [bold]{p.predicted_loss:.4f}[/bold] nats a token, {p.level:.0%} of such runs in "
-        f"{p.interval[0]:.4f} to {p.interval[1]:.4f} (half-width {p.half_width_relative:.2%})",
-        soft_wrap=True,
-    )
-    table = Table("", "N", "D", "D / N", "exact FLOPs", "6 N D", "loss", box=None, pad_edge=False)
-    rows = [("half", p.neighbours.get("half")), ("best", best), ("double", p.neighbours.get("double"))]
-    for name, c in rows:
-        if c is not None:
-            cells = (_size(c.n_params), _size(c.n_tokens), f"{c.tokens_per_param:.3g}")
-            table.add_row(name, *cells, f"{c.flops_exact:.4g}", f"{c.flops_6nd:.4g}", f"{c.predicted_loss:.4f}")
-    console.print(table)
-    low, high = p.flat_range
-    console.print(f"within 0.1% of the best predicted loss: N from {low:,} to {high:,}", soft_wrap=True)
-    if p.baseline:
-        console.print(f"{p.baseline['rule']}: {p.baseline['loss']:.4f} ({p.baseline['label']})", soft_wrap=True)
-    if p.cost:
-        console.print(_cost(p.cost), soft_wrap=True)
-    for warning in p.warnings:
-        console.print(f"note: {warning}", style="yellow", soft_wrap=True)
+    from areca.errors import ConfigError
 
-
-def _size(value: float) -> str:
-    size, unit = next((s for s in ((1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " k")) if value >= s[0]), (1.0, ""))
-    return f"{value / size:.4g}{unit}"
-
-
-def _cost(cost: dict[str, Any]) -> str:
-    energy, carbon = cost["energy_kwh"], cost["carbon_kg"]
-    return (
-        f"about {cost['seconds'] / 60:.3g} minutes at the {cost['flops_per_second']:.3g} FLOP/s of {cost['of']}, "
-        f"{energy['value']:.3g} kWh, {energy['kind']}; {carbon['value']:.3g} kg CO2e, {carbon['kind']}"
-    )
+    data, model = p.mesh or (1, 1)
+    with tempfile.TemporaryDirectory() as place:
+        shape = Path(place) / "model.json"
+        shape.write_text(json.dumps(p.best.shape))
+        words = [str(shape), "--mesh", f"{data}x{model}", "--batch", str(p.batch), "--context", str(p.context)]
+        words += ["--chip", chip] if chip else []
+        done = subprocess.run(
+            [sys.executable, "-m", "areca", "dryrun", *words, "--json"], capture_output=True, text=True, check=False
+        )
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or ["no reason given"]
+        raise ConfigError(f"--dry-run: {said[-1].removeprefix('areca dryrun: ')}")
+    return json.loads(done.stdout)

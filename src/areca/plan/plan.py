@@ -1,35 +1,27 @@
 """What to buy: for a budget in exact FLOPs the decoder and the tokens of least predicted loss, with an interval.
 
-Composes a fitted law with the model's own counts: N, D and C of every candidate are those that training will have, not
-6 N D. The answer carries its neighbours at the same compute (half and double the size), so that the flatness of the
-valley is seen, and says by how much it leaves the range the law was fitted on.
+Composes a law, fitted or published, with the model's own counts: N, D and C of every candidate are those that training
+will have, not 6 N D. The answer carries its neighbours at the same compute (half and double the size), so that the
+flatness of the valley is seen, and says by how much it leaves the range the law was measured on.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from areca.errors import ConfigError, DataError
 from areca.laws import FAILED_CHECK, LawReport
+from areca.laws.compute import PF_DAY
+from areca.laws.kaplan import DATA_CURVES, KaplanLaw, breakdown, derived, fitted, guard_tokens
+from areca.laws.law import Fitted, Law, as_law
 from areca.model.config import ModelConfig
-from areca.model.counts import count_params, exact_flops_per_token
-
-FLAT = 1e-3  # candidates within 0.1% of the least predicted loss belong to the valley's floor
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One run of the budget: a decoder, whole batches of tokens, and its predicted loss in nats per token."""
-
-    shape: dict[str, Any]  # the ModelConfig's fields
-    n_params: int  # without embeddings
-    n_params_total: int
-    n_tokens: int
-    steps: int
-    flops_exact: int
-    flops_6nd: int
-    tokens_per_param: float
-    predicted_loss: float
+from areca.plan import batch as batches
+from areca.plan import choice as choices
+from areca.plan.batch import CriticalBatch
+from areca.plan.candidates import Batch, Candidate, Terms, flat_range, neighbours
+from areca.plan.choice import Choice
+from areca.plan.ranges import outside, repeats
 
 
 @dataclass(frozen=True)
@@ -39,21 +31,30 @@ class Plan:
     budget_flops: float
     best: Candidate
     predicted_loss: float
-    interval: list[float]  # of the loss one such run will have
+    interval: list[float] | None  # of the loss one such run will have; None: the law has none
     level: float
-    half_width_relative: float
+    half_width_relative: float | None
     neighbours: dict[str, Candidate]  # "half" and "double" the size at the same compute, where they fit
     flat_range: list[int]  # smallest and largest N within 0.1% of the least predicted loss
     baseline: dict[str, Any] | None  # the best observed run's loss, carried over
-    extrapolation: dict[str, float]  # N, D, C over the largest (or under the smallest) fitted; 1 inside
+    extrapolation: dict[str, float]  # N, D, C over the largest (or under the smallest) measured; 1 inside
     warnings: list[str]
     context: int
-    batch: int
-    cost: dict[str, Any] | None = None  # seconds, energy_kwh, carbon_kg at an observed run's speed; estimates
+    batch: int  # sequences a step, at the end
+    cost: dict[str, Any] | None = None  # hours, energy_kwh, carbon_kg, usd; estimates
+    law: dict[str, Any] = field(default_factory=dict)  # name, source, equation, what N counts, why no interval
+    budget_words: str = ""
+    ramp: list[list[int]] = field(default_factory=list)  # [[from token, sequences], ...] where the batch grows
+    choice: dict[str, Any] | None = None  # why `best` is not the run of least loss, and what that costs
+    unique_tokens: float | None = None
+    recipe: dict[str, Any] | None = None  # Kaplan's, fitted and derived
+    learning_rate: dict[str, Any] | None = None  # value, source
+    mesh: list[int] | None = None  # data, model
+    memory: dict[str, Any] | None = None  # what a dry run says
 
     def model(self) -> ModelConfig:
         """The decoder to train."""
-        return ModelConfig(**self.best.shape)
+        return self.best.model()
 
     def to_dict(self) -> dict[str, Any]:
         """plan.json."""
@@ -64,92 +65,170 @@ class Plan:
 
 
 def plan_run(
-    law: LawReport,
-    budget_flops: float,
+    law: Law | LawReport,
+    budget_flops: float | None,
     shapes: Sequence[ModelConfig],
     *,
     context: int,
-    batch: int | Callable[[ModelConfig], int] = 1,
+    batch: Batch = 1,
     level: float = 0.90,
+    choice: Choice | None = None,
+    unique_tokens: float | None = None,
+    critical: CriticalBatch | None = None,
+    data: int = 1,
 ) -> Plan:
     """Chooses among `shapes` the one of least predicted loss when all of `budget_flops` (exact) is spent on it.
 
     `context` is T in tokens and `batch` the sequences of a step, or a rule that gives them for a shape; D is rounded
-    down to whole steps. ConfigError when
-    the budget does not pay for one step of the smallest shape.
+    down to whole steps. With `critical` the batch grows along training instead, in multiples of `data`. `choice` takes
+    another run than that of least loss; with its `target_loss` there may be no budget. Of `unique_tokens` a longer
+    run reads some again. ConfigError when the budget does not pay for one step of the smallest shape.
     """
-    if not 0 < budget_flops < 1e40:
-        raise ConfigError(f"the budget is {budget_flops} FLOPs; it must be a positive number, such as 2e13.")
-    batches = [batch(shape) if callable(batch) else batch for shape in shapes]
-    if context < 1 or min(batches, default=1) < 1:
-        raise ConfigError(f"context is {context} and batch {min(batches, default=1)}; both must be at least 1.")
-    made = [_candidate(law, s, budget_flops, context, b) for s, b in zip(shapes, batches, strict=True)]
+    law, choice = as_law(law), choice or Choice()
+    choice.check(law)
+    _check(law, budget_flops, context, unique_tokens, choice)
+    sizes = [data if critical else batch(s) if callable(batch) else batch for s in shapes]
+    if min(sizes, default=1) < 1:
+        raise ConfigError(f"context is {context} and batch {min(sizes)}; both must be at least 1.")
+    terms = Terms(law, context, unique_tokens)
+    if budget_flops is None:
+        runs = choices.at_loss(terms, shapes, sizes, choice.target_loss or 0.0)
+        budget_flops = float(min(c.flops_exact for c in runs)) * (1 + 1e-9)
+    made = [terms.spending(s, budget_flops, b) for s, b in zip(shapes, sizes, strict=True)]
     candidates = [c for c in made if c is not None]
     if not candidates:
         raise ConfigError(
-            f"{budget_flops:.3g} FLOPs do not pay for one step of {min(batches, default=1)} x {context} tokens; "
-            "raise --flops."
+            f"{budget_flops:.3g} FLOPs do not pay for one step of {min(sizes, default=1)} x {context} tokens; "
+            "raise the budget."
         )
-    best = min(candidates, key=lambda c: c.predicted_loss)
-    low, high = law.predict_interval(float(best.n_params), float(best.n_tokens), level, flops=budget_flops)
-    flat = [c.n_params for c in candidates if c.predicted_loss <= best.predicted_loss * (1 + FLAT)]
-    extrapolation, warnings = _range(law, best, budget_flops)
-    warnings += [note for note in law.notes if note.startswith(FAILED_CHECK)]
-    if len(candidates) > 2 and best in (candidates[0], candidates[-1]):
-        edge = "smallest" if best is candidates[0] else "largest"
-        warnings.append(f"the best shape is the {edge} of those considered; widen the family.")
+    optimum = min(candidates, key=lambda c: c.predicted_loss)
+    best, described, around = _choose(terms, choice, shapes, sizes, candidates, optimum)
+    warnings: list[str] = []
+    near, rows = neighbours(around, best), []
+    if critical:
+        rows = batches.ramp(law, critical, best, context, data, unique_tokens)
+        best = _along(terms, rows, best)
+        near = {k: _along(terms, batches.ramp(law, critical, c, context, data, unique_tokens), c)
+                for k, c in near.items()}  # fmt: skip
+        warnings += batches.about(critical, law, best, rows, context)
+    spent = max(budget_flops, float(best.flops_exact))
+    n = float(best.counted(law))
+    bounds = law.interval(n, float(best.n_tokens), level, flops=spent)
+    extrapolation, beyond = outside(law, best, spent, context)
+    warnings = beyond + warnings + _notes(law, best, candidates, optimum, unique_tokens, context)
     return Plan(
         budget_flops=float(budget_flops),
         best=best,
         predicted_loss=best.predicted_loss,
-        interval=[low, high],
+        interval=list(bounds) if bounds else None,
         level=level,
-        half_width_relative=(high - low) / 2 / best.predicted_loss,
-        neighbours=_neighbours(candidates, best),
-        flat_range=[min(flat), max(flat)],
+        half_width_relative=(bounds[1] - bounds[0]) / 2 / best.predicted_loss if bounds else None,
+        neighbours=near,
+        flat_range=flat_range(candidates),
         baseline=_baseline(law),
         extrapolation=extrapolation,
         warnings=warnings,
         context=context,
-        batch=best.n_tokens // best.steps // context,
-    )
+        batch=rows[-1][1] if rows else best.n_tokens // best.steps // context,
+        law={"name": law.name, "source": law.source, "equation": law.equation, "n_counts": law.n_counts,
+             "no_interval": law.no_interval},
+        ramp=rows,
+        choice=described,
+        unique_tokens=unique_tokens,
+        recipe=recipe_of(best, spent) if isinstance(law, KaplanLaw) else None,
+    )  # fmt: skip
 
 
-def _candidate(law: LawReport, shape: ModelConfig, budget: float, context: int, batch: int) -> Candidate | None:
-    per_token, counts = exact_flops_per_token(shape, context), count_params(shape)
-    step_tokens = batch * context
-    steps = int(budget // (per_token * step_tokens))
-    if steps < 1:
-        return None
-    tokens = steps * step_tokens
-    return Candidate(
-        shape=asdict(shape.resolved()),
-        n_params=counts.non_embedding,
-        n_params_total=counts.total,
-        n_tokens=tokens,
-        steps=steps,
-        flops_exact=per_token * tokens,
-        flops_6nd=6 * counts.non_embedding * tokens,
-        tokens_per_param=tokens / counts.non_embedding,
-        predicted_loss=float(law.predict(float(counts.non_embedding), float(tokens))),
-    )
+def _check(law: Law, flops: float | None, context: int, unique: float | None, choice: Choice) -> None:
+    if flops is None and choice.target_loss is None:
+        raise ConfigError("there is no budget; give --flops, or --inference-tokens with --target-loss.")
+    if flops is not None and not 0 < flops < 1e40:
+        raise ConfigError(f"the budget is {flops} FLOPs; it must be a positive number, such as 2e13.")
+    if context < 1:
+        raise ConfigError(f"context is {context} and batch 1; both must be at least 1.")
+    if unique is not None and not 1 <= unique < 1e40:
+        raise ConfigError(f"--unique-tokens is {unique}; give how many different tokens there are, at least 1.")
+    if isinstance(law, Fitted) and len(law.report.observations) == 0:
+        raise DataError("the law holds no observations, so its range is unknown; fit it again.")
 
 
-def _neighbours(candidates: list[Candidate], best: Candidate) -> dict[str, Candidate]:
-    """The candidates nearest to half and to double the best size, where one lies within a fifth of it."""
-    found = {}
-    for name, factor in (("half", 0.5), ("double", 2.0)):
-        wanted = best.n_params * factor
-        near = min(candidates, key=lambda c: abs(c.n_params - wanted))
-        if near is not best and abs(near.n_params / wanted - 1) <= 0.25:
-            found[name] = near
+def _choose(
+    terms: Terms,
+    choice: Choice,
+    shapes: Sequence[ModelConfig],
+    sizes: Sequence[int],
+    candidates: list[Candidate],
+    optimum: Candidate,
+) -> tuple[Candidate, dict[str, Any] | None, list[Candidate]]:
+    """(the run, why it, the runs it was chosen from)."""
+    if choice.over_train is not None:
+        return *choices.over_train(candidates, optimum, choice.over_train), candidates
+    if choice.stop_above_convergence is not None:
+        return *choices.stop_above(candidates, optimum, choice.stop_above_convergence), candidates
+    if choice.inference_tokens is not None:
+        loss = choice.target_loss or optimum.predicted_loss
+        runs = choices.at_loss(terms, shapes, sizes, loss)
+        return *choices.cheapest_to_serve(runs, choice.inference_tokens, terms.context, loss), runs
+    return optimum, None, candidates
+
+
+def _along(terms: Terms, rows: list[list[int]], run: Candidate) -> Candidate:
+    found = batches.along(terms, rows, run)
+    if found is None:
+        raise ConfigError(
+            f"{run.n_tokens:,} tokens are less than one batch of {rows[0][1]} x {terms.context}, the first that the "
+            "critical batch asks for; give --batch."
+        )
     return found
 
 
-def _baseline(law: LawReport) -> dict[str, Any] | None:
-    o = law.observations
-    if len(o) == 0:
+def _notes(
+    law: Law, best: Candidate, candidates: list[Candidate], optimum: Candidate, unique: float | None, context: int
+) -> list[str]:
+    notes = []
+    if isinstance(law, Fitted):
+        notes += [note for note in law.report.notes if note.startswith(FAILED_CHECK)]
+    if len(candidates) > 2 and optimum in (candidates[0], candidates[-1]):
+        edge = "smallest" if optimum is candidates[0] else "largest"
+        notes.append(f"the best shape is the {edge} of those considered; widen the family.")
+    guessing = math.log(best.model().vocab_size)
+    if best.predicted_loss > guessing:
+        notes.append(
+            f"the predicted loss of {best.predicted_loss:.3g} is above ln V = {guessing:.3g}, what guessing gives: the "
+            "law does not reach down to so small a run."
+        )
+    if unique is not None:
+        notes += repeats(law, best.n_tokens, unique)
+    if isinstance(law, KaplanLaw):
+        if context > 12 * best.shape["d_model"]:
+            notes.append(
+                f"a context of {context} is over 12 D = {12 * best.shape['d_model']}, where 6 N D misses much of the "
+                "attention's FLOPs (section 2.1); the recipe counts by it, the plan by exact FLOPs."
+            )
+        wanted, has = float(guard_tokens(best.n_params)), min(float(best.n_tokens), unique or float("inf"))
+        if has < wanted:
+            notes.append(
+                f"{has:.3g} different tokens are fewer than 5e3 N^0.74 = {wanted:.3g}, so the model overfits them by "
+                "more than seeds scatter (equation 4.4)."
+            )
+    return notes
+
+
+def recipe_of(best: Candidate, flops: float) -> dict[str, Any]:
+    """Kaplan's recipe for the budget at the critical batch, where C_min is half of it; 6 N D, as the paper counts."""
+    pf_days = flops * best.flops_6nd / best.flops_exact / PF_DAY
+    return {
+        "pf_days": pf_days,
+        "fitted": asdict(fitted(pf_days / 2)),
+        "derived": asdict(derived(pf_days / 2)),
+        "breakdown": [asdict(breakdown(curve)) for curve in DATA_CURVES],
+    }
+
+
+def _baseline(law: Law) -> dict[str, Any] | None:
+    if not isinstance(law, Fitted):
         return None
+    o = law.report.observations
     i = int(o.loss.argmin())
     return {
         "loss": float(o.loss[i]),
@@ -159,25 +238,4 @@ def _baseline(law: LawReport) -> dict[str, Any] | None:
     }
 
 
-def _range(law: LawReport, best: Candidate, budget: float) -> tuple[dict[str, float], list[str]]:
-    """How far N, D and C leave the rows fitted, as a factor, and a warning for each of N and D that does."""
-    o = law.observations
-    if len(o) == 0:
-        raise DataError("the law holds no observations, so its range is unknown; fit it again.")
-    factors, warnings = {}, []
-    for name, value, values, words in (
-        ("n_params", best.n_params, o.n_params, "N"),
-        ("n_tokens", best.n_tokens, o.n_tokens, "D"),
-        ("flops", budget, o.flops, "the budget"),
-    ):
-        low, high = float(values.min()), float(values.max())
-        factor = value / high if value > high else value / low if value < low else 1.0
-        factors[name] = factor
-        if factor != 1.0 and name != "flops":
-            side = f"{factor:.3g} times the largest" if factor > 1 else f"{1 / factor:.3g} times below the smallest"
-            warnings.append(f"{words} = {value:.3g} is {side} the law was fitted on ({low:.3g} to {high:.3g}).")
-    if factors["flops"] > 100:
-        warnings.append(
-            f"the budget is {factors['flops']:.3g} times the largest fitted; the interval trusts the law's form."
-        )
-    return factors, warnings
+__all__ = ["Candidate", "Plan", "plan_run", "recipe_of"]

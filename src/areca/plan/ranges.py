@@ -1,0 +1,63 @@
+"""How far a plan leaves what its law was measured on, as a factor and in orders of magnitude."""
+
+import math
+
+from areca.laws.law import Law, Span
+from areca.plan.candidates import Candidate
+
+REPEATS_FREE, REPEATS_END = 4, 16  # epochs: nearly as good as new, and worth little more (Muennighoff et al. 2023)
+
+
+def outside(law: Law, best: Candidate, flops: float, context: int) -> tuple[dict[str, float], list[str]]:
+    """({"n_params": factor, ...}, warnings): 1 inside, over 1 times the largest, under 1 of the smallest.
+
+    N is as the law counts it. Context and loss are there where the law says what it was measured on.
+    """
+    r = law.ranges
+    counted = "N with embeddings" if law.n_counts == "total" else "N"
+    rows: list[tuple[str, str, float, Span | None]] = [
+        ("n_params", counted, best.counted(law), r.n_params),
+        ("n_tokens", "D", best.n_tokens, r.n_tokens),
+        ("flops", "the budget", flops, r.flops),
+        ("context", "the context", context, r.context),
+    ]
+    factors, warnings = {}, []
+    verb = "fitted" if law.name == "fit" else "measured"
+    for name, words, value, span in rows:
+        if span is None:
+            continue
+        low, high = span
+        factor = value / high if value > high else value / low if value < low else 1.0
+        factors[name] = factor
+        if factor == 1.0:
+            continue
+        side = f"{factor:.3g} times the largest" if factor > 1 else f"{1 / factor:.3g} times below the smallest"
+        orders = f"{abs(math.log10(factor)):.2g} orders of magnitude outside"
+        trust = (
+            "; the interval trusts the law's form" if name == "flops" and factor > 100 and not law.no_interval else ""
+        )
+        between = f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
+        warnings.append(f"{words} = {value:.3g} is {side} the law was {verb} on ({between}), {orders}{trust}.")
+    if r.loss is not None:
+        low, high = r.loss
+        factors["loss"] = best.predicted_loss / low if best.predicted_loss < low else 1.0
+        if best.predicted_loss < low:
+            share = 1 - factors["loss"]
+            warnings.append(
+                f"the predicted loss of {best.predicted_loss:.3g} is {share:.1%} below the lowest the law was measured "
+                f"at ({low:g}): the loss and B_crit are guesses there."
+            )
+    return factors, warnings
+
+
+def repeats(law: Law, n_tokens: float, unique_tokens: float) -> list[str]:
+    """What reading `unique_tokens` over and over means for a law that counts every token as new."""
+    epochs = n_tokens / unique_tokens
+    if epochs <= REPEATS_FREE or law.knows_repeats:
+        return []
+    beyond = f"{epochs / REPEATS_FREE:.3g} times the {REPEATS_FREE} epochs up to which they are nearly worth new ones"
+    end = f", and past about {REPEATS_END} more of them hardly help" if epochs > REPEATS_END else ""
+    return [
+        f"the {unique_tokens:.3g} unique tokens are read {epochs:.3g} times, {beyond} (Muennighoff et al. 2023){end}, "
+        "but this law takes every token for new, so its loss is too low; use --law data-constrained."
+    ]
