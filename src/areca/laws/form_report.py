@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from areca.errors import FitError
+from areca.laws.bootstrap import KEPT
 from areca.laws.engine import response
 from areca.laws.fitting import Fit, Objective, fit, rows_of
 from areca.laws.forms import Form
@@ -56,6 +57,8 @@ class FormReport:
             "level": self.level,
             "bootstrap_method": self.samples.method,
             "bootstrap_failed": self.samples.failed,
+            "bootstrap": {k: v[:KEPT].tolist() for k, v in self.samples.values().items()},
+            "bootstrap_sigma": self.samples.sigma[:KEPT].tolist(),
             "check": self.check,
             "curve": _curve(f, self.samples, self.level),
             "observed": self.observed,

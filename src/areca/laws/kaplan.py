@@ -111,7 +111,12 @@ class KaplanLaw:
         return np.maximum(one_pass(n_params, d), loss_of_data(n_params, unique))
 
     def interval(
-        self, n_params: float, n_tokens: float, level: float, flops: float | None = None
+        self,
+        n_params: float,
+        n_tokens: float,
+        level: float,
+        flops: float | None = None,
+        unique_tokens: float | None = None,
     ) -> tuple[float, float] | None:
         return None
 

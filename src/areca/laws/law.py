@@ -59,7 +59,12 @@ class Law(Protocol):
         ...
 
     def interval(
-        self, n_params: float, n_tokens: float, level: float, flops: float | None = None
+        self,
+        n_params: float,
+        n_tokens: float,
+        level: float,
+        flops: float | None = None,
+        unique_tokens: float | None = None,
     ) -> tuple[float, float] | None:
         """(low, high) in nats that hold one new run's loss with probability `level`; None where that is not known."""
         ...
@@ -100,7 +105,12 @@ class Fitted:
         return self.report.predict(n_params, n_tokens)
 
     def interval(
-        self, n_params: float, n_tokens: float, level: float, flops: float | None = None
+        self,
+        n_params: float,
+        n_tokens: float,
+        level: float,
+        flops: float | None = None,
+        unique_tokens: float | None = None,
     ) -> tuple[float, float] | None:
         return self.report.predict_interval(n_params, n_tokens, level, flops=flops)
 

@@ -38,7 +38,12 @@ class Chinchilla:
         return self.E + self.A * n**-self.alpha + self.B * d**-self.beta
 
     def interval(
-        self, n_params: float, n_tokens: float, level: float, flops: float | None = None
+        self,
+        n_params: float,
+        n_tokens: float,
+        level: float,
+        flops: float | None = None,
+        unique_tokens: float | None = None,
     ) -> tuple[float, float] | None:
         return None
 

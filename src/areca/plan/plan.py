@@ -113,7 +113,7 @@ def plan_run(
         warnings += batches.about(critical, law, best, rows, context)
     spent = max(budget_flops, float(best.flops_exact))
     n = float(best.counted(law))
-    bounds = law.interval(n, float(best.n_tokens), level, flops=spent)
+    bounds = law.interval(n, float(best.n_tokens), level, flops=spent, unique_tokens=unique_tokens)
     extrapolation, beyond = outside(law, best, spent, context)
     warnings = beyond + warnings + _notes(law, best, candidates, optimum, unique_tokens, context)
     return Plan(

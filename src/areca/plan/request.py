@@ -10,6 +10,7 @@ from areca.files import read_json
 from areca.laws import LawReport, fit_laws, load
 from areca.laws.law import Fitted, Law
 from areca.laws.published import LAWS, published
+from areca.laws.repeated import read_repeated
 from areca.model.config import ModelConfig
 from areca.plan.batch import PUBLISHED, CriticalBatch, parse_critical_batch
 from areca.plan.budget import Machine, Purchase, budget_of, machine_of
@@ -107,6 +108,10 @@ def _source(law: str | Path) -> _Source:
     if not path.exists() and (str(law) in LAWS or (not path.suffix and len(path.parts) == 1)):
         return _Source(published(str(law)), None, [])
     if path.is_file() and path.suffix == ".json" and not isinstance(read_json(path), list):
+        values = read_json(path)
+        if repeated := read_repeated(values, path):
+            runs = find_template(s for s in (path.parent / name for name in values.get("sources", [])) if s.exists())
+            return _Source(repeated, runs, [])
         report, taken = LawReport.load(path), []
         sources = [path.parent / source for source in report.sources]
     else:

@@ -1,0 +1,60 @@
+"""A law of repeated data that was fitted to runs (`areca fit --form data-constrained`), as plans take it."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from areca.errors import DataError
+from areca.laws.law import Counted, Ranges
+from areca.laws.published import DataConstrained
+from areca.laws.resample import predictive
+
+FORM = "data-constrained"
+NAMES = {"A": "A", "B": "B", "E": "E", "alpha": "alpha", "beta": "beta", "R_D": "r_d", "R_N": "r_n"}
+
+
+@dataclass(frozen=True)
+class FittedDataConstrained(DataConstrained):
+    """Muennighoff et al.'s law with constants of our own, and the samples behind them. N is as in the rows fitted."""
+
+    n_counts: Counted = "non-embedding"
+    samples: dict[str, np.ndarray] = field(default_factory=dict)  # by the fields' names, [S]
+    sigma: np.ndarray = field(default_factory=lambda: np.zeros(0))  # [S] of one run's ln L
+
+    def interval(
+        self, n_params: float, n_tokens: float, level: float, flops: float | None = None,
+        unique_tokens: float | None = None,
+    ) -> tuple[float, float]:  # fmt: skip
+        drawn: Any = replace(self, **self.samples)  # every constant an array of its samples
+        centre = np.log(DataConstrained.predict(drawn, n_params, n_tokens, unique_tokens))
+        low, high = predictive(centre, self.sigma, None, level)
+        return float(np.exp(low)), float(np.exp(high))
+
+
+def read_repeated(values: Any, where: Path | str) -> FittedDataConstrained | None:
+    """The law in a law.json that holds only forms; None where none of them is of repeated data."""
+    if not isinstance(values, dict) or values.get("parametric") is not None:
+        return None
+    found = next((f for f in values.get("forms") or [] if isinstance(f, dict) and f.get("form") == FORM), None)
+    if found is None:
+        return None
+    try:
+        constants = {**found["constants"], **found["values"]}
+        samples = {**{k: np.full(len(found["bootstrap_sigma"]), v) for k, v in found["constants"].items()}}
+        samples |= {k: np.asarray(v, np.float64) for k, v in found["bootstrap"].items()}
+        n, d = (tuple(found["ranges"][k]) for k in ("n_params", "n_tokens"))
+        columns = {k: np.asarray(v) for k, v in found["observed"]["inputs"].items()}
+        flops = 6 * columns["n_params"] * columns["n_tokens"]
+        return FittedDataConstrained(
+            "fit",
+            f"{found['objective']} fit of {FORM} to {found['n_points']} runs",
+            **{NAMES[k]: float(v) for k, v in constants.items()},
+            ranges=Ranges(n, d, (float(flops.min()), float(flops.max()))),
+            no_interval="",
+            samples={NAMES[k]: v for k, v in samples.items()},
+            sigma=np.asarray(found["bootstrap_sigma"], np.float64),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{where} is not a law written by `areca fit` ({error}); fit it again.") from None
