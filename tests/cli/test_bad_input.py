@@ -105,7 +105,7 @@ def test_settings_that_would_only_show_as_nan(capsys, tiny_store, tmp_path):
         (["train"], ["CONFIG and --out are missing;"]),
         (["train", "run.toml"], ["--out is missing;"]),
         (["train", "--out", "x"], ["CONFIG is missing;"]),
-        (["plan", "law.json"], ["--flops is missing;"]),
+        (["plan", "law.json"], ["give one of --flops and --target-loss."]),
         (["count", "palm-8b", "--context", "long"], ["--context is 'long', which is not a number;"]),
         (["plan", "law.json", "--flops", "abc"], ["--flops is 'abc', which is not a number;"]),
         (["corpus", "build", "docs", "--out", "x", "--invalid-utf8", "maybe"], ["--invalid-utf8", "maybe"]),

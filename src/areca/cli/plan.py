@@ -17,7 +17,9 @@ def plan(
     law: str,
     /,
     *,
-    flops: float,
+    flops: float = 0.0,
+    target_loss: float = 0.0,
+    probability: float = 0.90,
     vocab_size: int = 0,
     context: int = 0,
     batch: int = 0,
@@ -37,6 +39,8 @@ def plan(
     Args:
         law: law.json, or a ladder, a quickstart, a directory of runs or a table.
         flops: the budget, exact training FLOPs.
+        target_loss: or a loss, nats a token: the plan is then the cheapest run that reaches it with --probability.
+        probability: of reaching --target-loss.
         vocab_size: V, tokens in the vocabulary; that of the runs behind the law if not given.
         context: T, tokens in a sequence; that of the runs if not given.
         batch: sequences a step; that of the runs if not given.
@@ -49,11 +53,20 @@ def plan(
     from pathlib import Path
 
     from areca.cli.options import print_json
+    from areca.cli.target import plan_for_target
     from areca.config import to_dict
+    from areca.errors import ConfigError
     from areca.files import check_place, write_json
     from areca.plan.template import make_plan, run_config
     from areca.study import recipe
 
+    if (flops == 0.0) == (target_loss == 0.0):
+        raise ConfigError("a plan is for a budget or for a loss; give one of --flops and --target-loss.")
+    if target_loss != 0.0:
+        return plan_for_target(
+            law, target_loss, probability, vocab_size=vocab_size, context=context, batch=batch, level=level,
+            out=out, config_out=config_out, store=store, json=json,
+        )  # fmt: skip
     for path in filter(None, (out, config_out)):
         check_place(path)  # so that neither is written if the other can't be
     result, template = make_plan(

@@ -1,4 +1,4 @@
-"""The distribution of one new run's loss, at many (N, D) at once: the samples of every form of a law, and a run's noise.
+"""The distribution of one new run's loss at many (N, D) at once: the samples of all forms of a law, and a run's noise.
 
 What `predict_interval` gives the quantiles of, as arrays: for planning (`areca.plan.target`), which asks for
 probabilities at hundreds of sizes, and for design (`areca.laws.design`), which asks how predictions move together.

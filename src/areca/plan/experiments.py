@@ -12,7 +12,6 @@ import numpy as np
 
 from areca.config import RunConfig
 from areca.errors import ConfigError, FitError
-from areca.laws import LawReport
 from areca.laws.design import Doubt, Menu, propose
 from areca.model.config import ModelConfig
 from areca.model.counts import count_params, exact_flops_per_token
@@ -117,7 +116,9 @@ def design_runs(
     proposed, doubt = added(menu_of(have, shapes, allowance), allowance, runs)
     rung = next_rung(have, shapes)
     beside = added(rung, None, 0)[0] if rung else None
-    equal = added(menu_of(have, shapes, beside.flops), beside.flops, len(rung))[0] if beside else None
+    equal = None
+    if beside:
+        equal = added(menu_of(have, shapes, beside.flops), beside.flops, len(beside.runs))[0]
     warnings = list(have.notes)
     if rung is None:
         warnings.append("no budget is shared by at least 4 sizes, so there is no next rung to compare with.")
@@ -153,7 +154,7 @@ def menu_of(have: AtHand, shapes: Sequence[ModelConfig], allowance: float) -> li
 
 
 def next_rung(have: AtHand, shapes: Sequence[ModelConfig]) -> list[Run] | None:
-    """What a plain ladder does next: its budgets' step once more, with the last budget's sizes moved by the frontier."""
+    """What a plain ladder does next: its budgets' step once more, the last budget's sizes moved by the frontier."""
     budgets = have.law.observations.budgets()
     if not budgets:
         return None
@@ -169,7 +170,7 @@ def next_rung(have: AtHand, shapes: Sequence[ModelConfig]) -> list[Run] | None:
 def run_configs(
     design: Design, have: AtHand, store: str, rule: Family | None = None
 ) -> tuple[dict[str, RunConfig], list[str]]:
-    """The proposed runs as configurations by name, made as the ladder's own, each with a seed that none of those has."""
+    """The proposed runs as configurations by name, made as the ladder's own, each with a seed of its own."""
     template = have.template
     if template is None:
         raise ConfigError("the runs behind the law are not at hand, so their settings are unknown; leave --config-dir.")
@@ -189,7 +190,7 @@ def run_configs(
 
 
 def _run(have: AtHand, shape: ModelConfig, budget: float) -> Run:
-    """The run of whole steps nearest to a budget; of no tokens where that is less than half a step."""
+    """The run of whole steps within a budget; of no tokens where it does not pay for one."""
     per_token, n = exact_flops_per_token(shape, have.context), count_params(shape).non_embedding
     batch = have.batch(shape, budget)
     step = batch * have.context

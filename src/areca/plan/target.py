@@ -38,19 +38,18 @@ class TargetPlan:
     target_loss: float
     asked: float  # probability
     sure: Reach  # the run to buy
-    median: Reach  # the cheapest that reaches the target with an even chance
-    certainty_costs: float  # exact FLOPs of `sure` over those of `median`
+    median: Reach | None  # the cheapest that reaches the target with an even chance; None where none has that
+    certainty_costs: float | None  # exact FLOPs of `sure` over those of `median`
     neighbours: dict[str, dict[str, float]]  # half and double the size, as sure: n_params, n_tokens, flops_exact
     floor: float  # the law's loss without end of N and D
     largest_probability: float  # of any of the shapes, however long it trains
     warnings: list[str]
 
     def to_dict(self) -> dict[str, Any]:
-        parts = {name: {"probability": r.probability, **r.plan.to_dict()} for name, r in self._runs()}
+        """The target plan as JSON."""
+        runs = {name: getattr(self, name) for name in ("sure", "median")}
+        parts = {k: r and {"probability": r.probability, **r.plan.to_dict()} for k, r in runs.items()}
         return {**asdict(self), **parts}
-
-    def _runs(self) -> tuple[tuple[str, Reach], ...]:
-        return ("sure", self.sure), ("median", self.median)
 
 
 def plan_target(
@@ -87,28 +86,19 @@ def plan_target(
             f"no run reaches a loss of {target_loss:g} with {probability:.0%} probability once the doubt about the "
             "law's form beyond its rows is counted; ask for a higher loss or a lower probability, or add larger runs."
         )
-    even = search.cheapest(law, 0.5) if probability != 0.5 else sure
-    assert even is not None or probability < 0.5
-    runs = [search.reach(law, at, batch, level) for at in (sure, even or sure)]
-    cost = [float(r.plan.best.flops_exact) for r in runs]
-    neighbours = {}
-    for name, factor in (("half", 0.5), ("double", 2.0)):
-        near = int(np.abs(np.log(search.n_params / (search.n_params[sure.shape] * factor))).argmin())
-        if near != sure.shape and abs(search.n_params[near] / (search.n_params[sure.shape] * factor) - 1) <= 0.25:
-            tokens = float(search.least_tokens(np.array([near]), probability, sure.form_sigma)[0])
-            if np.isfinite(tokens):
-                flops = tokens * search.per_token[near]
-                neighbours[name] = {"n_params": float(search.n_params[near]), "n_tokens": tokens, "flops_exact": flops}
+    even = search.cheapest(law, 0.5)
+    bought = search.reach(law, sure, batch, level)
+    median = search.reach(law, even, batch, level) if even else None
     return TargetPlan(
         target_loss=float(target_loss),
         asked=float(probability),
-        sure=runs[0],
-        median=runs[1],
-        certainty_costs=cost[0] / cost[1],
-        neighbours=neighbours,
+        sure=bought,
+        median=median,
+        certainty_costs=bought.plan.best.flops_exact / median.plan.best.flops_exact if median else None,
+        neighbours=search.neighbours(sure, probability),
         floor=floor,
         largest_probability=largest,
-        warnings=_warnings(law, target_loss, search, sure, runs[0].plan),
+        warnings=_warnings(law, target_loss, search, sure, bought.plan),
     )
 
 
@@ -185,7 +175,19 @@ class Search:
         centre = float(np.log(law.predict(n, d)))
         highs = [law.predict_interval(n, d, flops=c)[1] for c in (None, d * float(self.per_token[found.shape]))]
         plain, wider = (float(np.log(h)) - centre for h in highs)
-        return float(np.sqrt(max(0.0, wider * abs(wider) - plain * abs(plain)))) / Z_90
+        return float(np.sqrt(max(0.0, wider**2 - plain**2))) / Z_90
+
+    def neighbours(self, found: Found, probability: float) -> dict[str, dict[str, float]]:
+        """What half and double the size cost with the same probability, where the family has one within a quarter."""
+        near = {}
+        for name, factor in (("half", 0.5), ("double", 2.0)):
+            wanted = self.n_params[found.shape] * factor
+            i = int(np.abs(np.log(self.n_params / wanted)).argmin())
+            tokens = float(self.least_tokens(np.array([i]), probability, found.form_sigma)[0])
+            if abs(self.n_params[i] / wanted - 1) <= 0.25 and np.isfinite(tokens):
+                cost = float(tokens * self.per_token[i])
+                near[name] = {"n_params": float(self.n_params[i]), "n_tokens": tokens, "flops_exact": cost}
+        return near
 
     def reach(
         self, law: LawReport, found: Found, batch: int | Callable[[ModelConfig, float], int], level: float
@@ -211,8 +213,8 @@ def _unreachable(target: float, probability: float, floor: float, largest: float
             f"more than {most} probability, so ask for a higher loss."
         )
     return (
-        f"no run reaches a loss of {target:g} with {probability:.0%} probability: the floor of the law, {floor:.4g}, is "
-        f"too little known, and the most that any run reaches is {most}; ask for a higher loss or a lower "
+        f"no run reaches a loss of {target:g} with {probability:.0%} probability: the floor of the law, {floor:.4g}, "
+        f"is too little known, and the most that any run reaches is {most}; ask for a higher loss or a lower "
         "probability, or narrow the law first (`areca design`)."
     )
 
