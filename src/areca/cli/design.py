@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from areca.plan.experiments import Added, Design
+    from areca.plan.experiments import Design
 
 
 def run(argv: list[str]) -> int:
@@ -114,27 +114,25 @@ def _print(d: "Design") -> None:
         f"{d.half_width_relative:.2%}, of which {d.noise_half_width:.2%} is one run's noise and stays)",
         soft_wrap=True,
     )
-    table = Table("run", "N", "D", "D / N", "shape", "steps", "exact FLOPs", "loss", box=None, pad_edge=False)
+    table = Table("run", "N", "D", "D / N", "layers x D", "steps", "exact FLOPs", "loss", box=None, pad_edge=False)
     for i, r in enumerate(d.proposed.runs, 1):
-        shape = f"{r.shape['n_layers']} x D {r.shape['d_model']}, {r.shape['n_heads']} heads"
+        shape = f"{r.shape['n_layers']} x {r.shape['d_model']}"
         size = (short(r.n_params), short(r.n_tokens), f"{r.n_tokens / r.n_params:.3g}")
         steps, cost = f"{r.steps:,} of {r.batch}", f"{r.flops_exact:.3g}"
         table.add_row(str(i), *size, shape, steps, cost, f"{r.predicted_loss:.4f}")
     console.print(table)
-    table = Table("", "runs", "FLOPs", "half-width expected", "narrower per 1e12 FLOPs", box=None, pad_edge=False)
+    table = Table("", "runs", "FLOPs", "half-width", "narrowing per FLOP", box=None, pad_edge=False)
     table.add_row("now", "", "", f"{d.half_width_relative:.2%}", "")
-    _row(table, "proposed", d.proposed)
-    _row(table, "the plain next rung", d.next_rung)
-    _row(table, "proposed for the rung's FLOPs", d.at_the_rungs_cost)
+    unit = d.next_rung.narrowing_per_flop if d.next_rung else 0.0
+    for name, added in (
+        ("with the proposed", d.proposed),
+        ("with the next rung", d.next_rung),
+        ("as many, at its FLOPs", d.at_the_rungs_cost),
+    ):
+        if added is not None:
+            per = f"{added.narrowing_per_flop / unit:.3g} x the rung's" if unit else ""
+            cells = (str(len(added.runs)), f"{added.flops:.3g}", f"{added.half_width_relative:.2%}", per)
+            table.add_row(name, *cells)
     console.print(table)
-    if d.next_rung is not None and d.next_rung.narrowing_per_flop > 0:
-        ratio = d.proposed.narrowing_per_flop / d.next_rung.narrowing_per_flop
-        console.print(f"per FLOP the proposed runs narrow the interval {ratio:.3g} times as much as the next rung")
     for warning in d.warnings:
         console.print(f"note: {warning}", style="yellow", soft_wrap=True)
-
-
-def _row(table, name: str, added: "Added | None") -> None:
-    if added is not None:
-        per = f"{added.narrowing_per_flop * 1e12:.3%}"
-        table.add_row(name, str(len(added.runs)), f"{added.flops:.3g}", f"{added.half_width_relative:.2%}", per)

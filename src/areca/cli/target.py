@@ -74,7 +74,7 @@ def _print(found: "TargetPlan") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from areca.cli.units import duration, short
+    from areca.cli.units import short
 
     console = Console(highlight=False)
     plan, best = found.sure.plan, found.sure.plan.best
@@ -113,7 +113,7 @@ def _print(found: "TargetPlan") -> None:
     if cost := plan.cost:
         energy, carbon = cost["energy_kwh"], cost["carbon_kg"]
         console.print(
-            f"about {duration(cost['seconds'])} at the {cost['flops_per_second']:.3g} FLOP/s of {cost['of']}, "
+            f"about {cost['seconds'] / 3600:.3g} hours at the {cost['flops_per_second']:.3g} FLOP/s of {cost['of']}, "
             f"{energy['value']:.3g} kWh, {energy['kind']}; {carbon['value']:.3g} kg CO2e, {carbon['kind']}",
             soft_wrap=True,
         )

@@ -1,7 +1,7 @@
 """The next runs of a ladder: a menu of what an allowance affords, the choice among it, and the plain next rung beside.
 
-The menu stays where the law has been tested: budgets from the ladder's smallest up, and tokens per parameter within
-those the ladder has. `areca.laws.design` chooses.
+The menu stays where the law has been tested: budgets from the ladder's smallest up to the target's, and tokens per
+parameter within those the ladder has. `areca.laws.design` chooses.
 """
 
 from collections.abc import Sequence
@@ -113,15 +113,18 @@ def design_runs(
         flops, after = float(sum(r.flops_exact for r in taken)), half * doubt.narrowing(list(chosen))
         return Added(taken, flops, after, (half - after) / flops), doubt
 
-    proposed, doubt = added(menu_of(have, shapes, allowance), allowance, runs)
+    proposed, doubt = added(menu_of(have, shapes, min(allowance, target_flops)), allowance, runs)
     rung = next_rung(have, shapes)
     beside = added(rung, None, 0)[0] if rung else None
     equal = None
     if beside:
-        equal = added(menu_of(have, shapes, beside.flops), beside.flops, len(beside.runs))[0]
+        menu = menu_of(have, shapes, min(beside.flops, target_flops))
+        equal = added(menu, beside.flops, len(beside.runs))[0]
     warnings = list(have.notes)
     if rung is None:
         warnings.append("no budget is shared by at least 4 sizes, so there is no next rung to compare with.")
+    if allowance >= target_flops:
+        warnings.append(f"the allowance pays for the target itself, which costs {target_flops:.3g} FLOPs.")
     most, largest = max(r.flops_exact for r in proposed.runs), float(law.observations.flops.max())
     if most > largest:
         warnings.append(f"the largest run proposed is {most / largest:.3g} times the largest the law was fitted on.")
@@ -134,15 +137,15 @@ def design_runs(
     )  # fmt: skip
 
 
-def menu_of(have: AtHand, shapes: Sequence[ModelConfig], allowance: float) -> list[Run]:
-    """Runs of the family at `LEVELS` budgets up to the allowance, with tokens per parameter as the ladder has them."""
+def menu_of(have: AtHand, shapes: Sequence[ModelConfig], largest: float) -> list[Run]:
+    """Runs of the family at `LEVELS` budgets up to the largest, with tokens per parameter as the ladder has them."""
     o = have.law.observations
     if not len(o):
         raise FitError("the law holds no observations, so it is unknown which runs it was fitted on; fit it again.")
     ratio = o.n_tokens / o.n_params
     smallest = float(o.flops.min())
     found: dict[tuple[int, int], Run] = {}
-    for budget in np.geomspace(smallest, max(allowance, smallest), LEVELS):
+    for budget in np.geomspace(smallest, max(largest, smallest), LEVELS):
         made = [_run(have, shape, float(budget)) for shape in shapes]
         inside = [r for r in made if ratio.min() <= r.n_tokens / r.n_params <= ratio.max() and r.n_tokens]
         if not inside:
@@ -175,10 +178,10 @@ def run_configs(
     if template is None:
         raise ConfigError("the runs behind the law are not at hand, so their settings are unknown; leave --config-dir.")
     seed, order = (1 + max(v) for v in zip(*((c.seed, c.data.seed) for c in template.configs), strict=True))
-    configs, notes = {}, []
+    configs = {}
     for i, run in enumerate(design.proposed.runs):
         plan = plan_run(have.law, run.flops_exact, [ModelConfig(**run.shape)], context=have.context, batch=run.batch)
-        config, notes = run_config(plan, template, store, rule)
+        config, _ = run_config(plan, template, store, rule)
         configs[run.name] = replace(
             config,
             seed=seed + i,
@@ -186,7 +189,8 @@ def run_configs(
             guard=template.config.guard,  # a rung's, not those of a run of its own
             checkpoint=template.config.checkpoint,
         )
-    return configs, [note.replace("guard and saves are the defaults", "and so are guard and saves") for note in notes]
+    rate = ", the learning rate by the ladder's own rule" if template.made_by(rule) else ""
+    return configs, [f"all but size, tokens and seeds is as in {template.name}, warm-up at the same share{rate}."]
 
 
 def _run(have: AtHand, shape: ModelConfig, budget: float) -> Run:
