@@ -105,7 +105,9 @@ def law_of(rows: Observations, setting: Setting, samples: int, seed: int) -> Law
     return LawReport(fit, drawn, {}, {}, None, None, None, None, rows, average=average)
 
 
-def replicate(setting: Setting, seed: int, samples: int = 300) -> dict[str, float] | None:
+def replicate(
+    setting: Setting, seed: int, samples: int = 300, extensions: tuple[str, ...] = ("proposed", "equal", "rung")
+) -> dict[str, float] | None:
     """Widths (relative, of the whole 90% interval) and FLOPs; None where a fit refused the rows."""
     generator = np.random.default_rng([seed, setting.budgets, round(10 * setting.coupling)])
     truth = Truth.draw(generator, setting.coupling)
@@ -118,7 +120,8 @@ def replicate(setting: Setting, seed: int, samples: int = 300) -> dict[str, floa
         design = design_runs(have, allowance=setting.share * rung_flops, target_flops=target_flops)
         parts = {"proposed": design.proposed, "equal": design.at_the_rungs_cost, "rung": design.next_rung}
         found: dict[str, float] = {"before": 2 * design.half_width_relative}
-        for name, added in parts.items():
+        for name in extensions:
+            added = parts[name]
             assert added is not None
             more = extended(rows, added.runs, truth, setting, generator)
             after = law_of(more, setting, samples, seed + 1)

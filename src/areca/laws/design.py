@@ -97,16 +97,21 @@ def propose(doubt: Doubt, menu: Menu, *, allowance: float, runs: int) -> list[in
     place, or added, until nothing gains. No run is taken twice: a neighbour tells as much, and if the law's form is
     wrong at one place, not the same. ConfigError when the allowance pays for no run.
     """
-    if runs < 1:
-        raise ConfigError(f"runs is {runs}; at least one run must be allowed.")
-    if not 0 < allowance < 1e40:
-        raise ConfigError(f"the allowance is {allowance} FLOPs; it must be a positive number, such as 3e13.")
+    check_allowance(allowance, runs)
     if not len(menu) or menu.flops.min() > allowance:
         cheapest = f"; the cheapest of the menu costs {menu.flops.min():.3g}" if len(menu) else ""
         raise ConfigError(f"{allowance:.3g} FLOPs pay for no run of the ladder's kind{cheapest}.")
     starts = [_greedy(doubt, menu, allowance, runs, cost) for cost in (np.ones(len(menu)), menu.flops)]
     found = [_exchanged(doubt, menu, allowance, runs, start) for start in starts]
     return sorted(min(found, key=lambda chosen: doubt.after(chosen)[2]), key=lambda i: (menu.flops[i], i))
+
+
+def check_allowance(allowance: float, runs: int) -> None:
+    """ConfigError unless there is something to spend and a run to spend it on."""
+    if runs < 1:
+        raise ConfigError(f"runs is {runs}; at least one run must be allowed.")
+    if not 0 < allowance < 1e40:
+        raise ConfigError(f"the allowance is {allowance} FLOPs; it must be a positive number, such as 3e13.")
 
 
 def _greedy(doubt: Doubt, menu: Menu, allowance: float, runs: int, cost: np.ndarray) -> list[int]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from areca.config import RunConfig
 from areca.errors import ConfigError, FitError
-from areca.laws.design import Doubt, Menu, propose
+from areca.laws.design import Doubt, Menu, check_allowance, propose
 from areca.model.config import ModelConfig
 from areca.model.counts import count_params, exact_flops_per_token
 from areca.plan.at_hand import AtHand, Family
@@ -91,6 +91,7 @@ def design_runs(
     allowance that pays for no run; FitError where there is no doubt to narrow.
     """
     law = have.law
+    check_allowance(allowance, runs)
     if (target is None) == (target_flops == 0.0):
         raise ConfigError("the target is one of --target-flops, or --target-params with --target-tokens.")
     if target is None:
