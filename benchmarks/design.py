@@ -5,7 +5,8 @@
 
 For each replicate a law is drawn, a ladder of it with noise, and a target beyond it. Then the ladder gets (a) the runs
 that `design_runs` proposes for a share of what the next rung costs, (b) as many runs as the rung for all of that, (c)
-the plain next rung; each is fitted and bootstrapped anew, and the 90% interval at the target compared.
+the plain next rung, (d) the last rung once more, which costs a third of the next; each is fitted and bootstrapped anew,
+and the 90% interval at the target compared.
 
     shrinkage per FLOP = (width before - width after) / exact FLOPs of the runs added,    medians over replicates
 
@@ -14,7 +15,7 @@ With `target` it plans runs for a loss with 90% probability and counts how often
 
 import argparse
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from areca.laws import LawReport, Observations, bootstrap, fit_average, fit_laws
 from areca.model.counts import count_params, exact_flops_per_token
 from areca.plan import family
 from areca.plan.at_hand import AtHand
-from areca.plan.experiments import Run, design_runs
+from areca.plan.experiments import Added, Design, Run, design_runs
 from areca.plan.target import plan_target
 
 VOCAB, CONTEXT, BATCH = 1024, 128, 8
@@ -106,7 +107,10 @@ def law_of(rows: Observations, setting: Setting, samples: int, seed: int) -> Law
 
 
 def replicate(
-    setting: Setting, seed: int, samples: int = 300, extensions: tuple[str, ...] = ("proposed", "equal", "rung")
+    setting: Setting,
+    seed: int,
+    samples: int = 300,
+    extensions: tuple[str, ...] = ("proposed", "equal", "rung", "again"),
 ) -> dict[str, float] | None:
     """Widths (relative, of the whole 90% interval) and FLOPs; None where a fit refused the rows."""
     generator = np.random.default_rng([seed, setting.budgets, round(10 * setting.coupling)])
@@ -119,6 +123,7 @@ def replicate(
         have = AtHand(law, None, VOCAB, CONTEXT, lambda shape, flops: BATCH, [])
         design = design_runs(have, allowance=setting.share * rung_flops, target_flops=target_flops)
         parts = {"proposed": design.proposed, "equal": design.at_the_rungs_cost, "rung": design.next_rung}
+        parts["again"] = last_rung(design, rows)
         found: dict[str, float] = {"before": 2 * design.half_width_relative}
         for name in extensions:
             added = parts[name]
@@ -132,6 +137,16 @@ def replicate(
     except FitError:
         return None
     return found
+
+
+def last_rung(design: Design, rows: Observations) -> Added:
+    """The ladder's last budget with other seeds. (Nothing is expected of it; `Added` only carries the runs.)"""
+    like = design.proposed.runs[0]
+    last = [
+        replace(like, n_params=int(rows.n_params[i]), n_tokens=int(rows.n_tokens[i]), flops_exact=int(rows.flops[i]))
+        for i in rows.budgets()[-1][1]
+    ]
+    return Added(last, float(sum(r.flops_exact for r in last)), float("nan"), float("nan"))
 
 
 def extended(
@@ -150,9 +165,9 @@ def shrinkage(found: list[dict[str, float]], name: str) -> np.ndarray:
     return np.array([(f["before"] - f[name]) / f[f"{name}_flops"] for f in found])
 
 
-def ratio(found: list[dict[str, float]], name: str) -> float:
-    """Median shrinkage per FLOP over the next rung's."""
-    return float(np.median(shrinkage(found, name)) / np.median(shrinkage(found, "rung")))
+def ratio(found: list[dict[str, float]], name: str, other: str = "rung") -> float:
+    """Median shrinkage per FLOP over another's."""
+    return float(np.median(shrinkage(found, name)) / np.median(shrinkage(found, other)))
 
 
 def targets(replicates: int) -> None:
@@ -187,25 +202,27 @@ def targets(replicates: int) -> None:
 
 def designs(replicates: int) -> None:
     """The table of the settings."""
-    print("| setting | replicates | width before | next rung | proposed | as many, at the rung's FLOPs | "
-          "FLOPs of proposed / rung | shrinkage per FLOP, proposed / rung | at equal FLOPs |")  # fmt: skip
-    print("|---|---|---|---|---|---|---|---|---|")
+    heads = ("setting", "replicates", "width before", "next rung", "last rung again", "proposed (expected)",
+             "FLOPs of proposed / rung", "proposed at the rung's FLOPs", "per FLOP, proposed / next rung",
+             "per FLOP, proposed / last rung again", "at the rung's FLOPs / next rung")  # fmt: skip
+    print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
     everything = []
     for setting in SETTINGS:
         found = [f for seed in range(replicates) if (f := replicate(setting, seed)) is not None]
         everything += found
-        before, rung, proposed, equal = (
-            np.median([f[k] for f in found]) for k in ("before", "rung", "proposed", "equal")
-        )
-        spent = np.median([f["proposed_flops"] / f["rung_flops"] for f in found])
-        expected = np.median([f["proposed_expected"] for f in found])
-        print(
-            f"| {setting} | {len(found)} | {before:.2%} | {rung:.2%} | {proposed:.2%} (expected {expected:.2%}) | "
-            f"{equal:.2%} | {spent:.2f} | **{ratio(found, 'proposed'):.2f}** | {ratio(found, 'equal'):.2f} |",
-            flush=True,
-        )
-    per_flop, equal = ratio(everything, "proposed"), ratio(everything, "equal")
-    print(f"all {len(everything)}: per FLOP {per_flop:.2f}, at equal FLOPs {equal:.2f}")
+        names = ("before", "rung", "again", "proposed", "proposed_expected", "equal")
+        before, rung, again, proposed, expected, equal = (f"{np.median([f[k] for f in found]):.2%}" for k in names)
+        spent = f"{np.median([f['proposed_flops'] / f['rung_flops'] for f in found]):.2f}"
+        cells = (before, rung, again, f"{proposed} ({expected})", spent, equal, *ratios(found))
+        print(f"| {setting} | {len(found)} | {' | '.join(cells)} |", flush=True)
+    print(f"all {len(everything)}: {', '.join(ratios(everything))}")
+
+
+def ratios(found: list[dict[str, float]]) -> tuple[str, str, str]:
+    """Median shrinkage per FLOP: proposed over next rung, over the last rung again, and at the next rung's FLOPs."""
+    pairs = (("proposed", "rung"), ("proposed", "again"), ("equal", "rung"))
+    first, second, third = (f"{ratio(found, *pair):.2f}" for pair in pairs)
+    return first, second, third
 
 
 def main() -> None:

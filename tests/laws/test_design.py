@@ -148,8 +148,8 @@ def test_on_simulated_truth_proposed_runs_narrow_the_refitted_interval_more_than
     spec.loader.exec_module(benchmark)
     setting = benchmark.Setting(4, 100, 1 / 3)
     of = ("proposed", "rung")
-    found = [f for seed in range(20) if (f := benchmark.replicate(setting, seed, samples=80, extensions=of))]
-    assert len(found) >= 18
+    found = [f for seed in range(16) if (f := benchmark.replicate(setting, seed, samples=80, extensions=of))]
+    assert len(found) >= 15
     assert np.median([f["proposed_flops"] / f["rung_flops"] for f in found]) < 0.35
     assert benchmark.ratio(found, "proposed") >= 1.5
     # What was promised is what came: the width expected beforehand, over that of the refit.
