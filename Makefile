@@ -23,7 +23,7 @@ TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MPLBACKEND=agg
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest
 
 .PHONY: help quickstart install dev test test-fast test-interop test-browser chromium lint format lock \
-	bench-train-step bench-kill bench-ladder bench-transfer bench-deviations clean distclean
+	bench-train-step bench-kill bench-ladder bench-transfer bench-deviations bench-design clean distclean
 
 help:
 	@echo 'make quickstart        install, then corpus -> ladder -> law -> plan -> verified run -> report (OUT=, ARGS=)'
@@ -37,6 +37,7 @@ help:
 	@echo 'make bench-kill        a run killed again and again, resumed, compared bit for bit'
 	@echo 'make bench-ladder      small runs one after another, as processes, and as one program'
 	@echo 'make bench-transfer    the best learning rate over widths, PaLM and muP (ARGS="--out DIR --store STORE")'
+	@echo 'make bench-design      the runs that areca design proposes beside a plain next rung (ARGS="target": planned losses)'
 	@echo 'make bench-deviations  each of PaLM'"'"'s choices switched: time and loss (ARGS="time", "loss --out DIR --store STORE")'
 	@echo 'make lock              resolve requirements.lock anew'
 	@echo 'make clean             remove caches; `make distclean` also the environments'
@@ -104,6 +105,9 @@ format: dev
 	$(BIN)/ruff format .
 
 # ---- benchmarks: each prints a ratio
+
+bench-design: dev
+	$(BIN)/python benchmarks/design.py $(ARGS)
 
 bench-train-step: $(INTEROP_VENV)/.installed
 	$(INTEROP_BIN)/python benchmarks/train_step.py $(ARGS)

@@ -19,6 +19,7 @@ VERBS: dict[str, str] = {
     "ladder": "train a family of models over sizes and budgets",
     "fit": "fit scaling laws to run directories or any table",
     "plan": "the run to buy for a budget, with its predicted loss",
+    "design": "the next runs of a ladder: those that narrow a prediction most",
     "count": "parameters, FLOPs and MFU of a model",
     "dryrun": "will it fit: a training step compiled for any mesh, without the chips",
     "generate": "sample text from a checkpoint",

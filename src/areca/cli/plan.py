@@ -40,6 +40,7 @@ def plan(
     stop_above_convergence: float | None = None,
     inference_tokens: float | None = None,
     target_loss: float | None = None,
+    probability: float = 0.90,
     level: float = 0.90,
     out: str = "",
     config_out: str = "",
@@ -51,7 +52,7 @@ def plan(
     LAW is a law.json of `areca fit`, what `areca fit` reads without naming columns, which is fitted first, or a
     published law: kaplan, chinchilla, chinchilla-rounded, besiroglu, data-constrained. The budget is one of --flops
     (exact training FLOPs, every matrix product counted, as `areca count` gives them), --usd, --chip-hours and
-    --deadline-hours.
+    --deadline-hours; or --target-loss asks for the cheapest run that reaches a loss.
 
     Example: areca plan law.json --flops 2e13 --vocab-size 2048 --context 128 --config-out run.json --store my-text
 
@@ -81,7 +82,9 @@ def plan(
         over_train: tokens a parameter, as a multiple of the optimum's, at the same compute.
         stop_above_convergence: how far above its converged loss a run stops, such as 0.1; with --law kaplan.
         inference_tokens: tokens the model will read and write in service: the cheapest training and service together.
-        target_loss: the loss to serve at; that of the budget's best run if not given.
+        target_loss: in place of a budget: the cheapest run that reaches this loss with --probability; with
+            --inference-tokens the loss to serve at, that of the budget's best run if not given.
+        probability: of reaching --target-loss.
         level: probability that the interval holds the loss of one such run.
         out: write the plan here as JSON.
         config_out: write a configuration for `areca train` here, TOML if the name ends in .toml.
@@ -93,6 +96,7 @@ def plan(
 
     from areca.cli.options import print_json
     from areca.cli.plan_text import print_plan
+    from areca.cli.target import plan_for_target
     from areca.config import to_dict
     from areca.errors import ConfigError
     from areca.files import check_place, write_json, write_table
@@ -106,6 +110,18 @@ def plan(
         )
     for path in filter(None, (out, config_out)):
         check_place(path)  # so that neither is written if the other can't be
+    if target_loss is not None and inference_tokens is None:
+        given = {
+            "flops": flops, "usd": usd, "usd_per_chip_hour": usd_per_chip_hour, "chip_hours": chip_hours,
+            "deadline_hours": deadline_hours, "chips": chips, "chip": chip, "mfu": mfu, "watts": watts, "pue": pue,
+            "kg_per_kwh": kg_per_kwh, "b_crit": b_crit, "mesh": mesh, "dry_run": dry_run,
+            "unique_tokens": unique_tokens, "over_train": over_train,
+            "stop_above_convergence": stop_above_convergence,
+        }  # fmt: skip
+        return plan_for_target(
+            LAW or law, target_loss, probability, given, vocab_size=vocab_size, context=context, batch=batch,
+            level=level, out=out, config_out=config_out, store=store, json=json,
+        )  # fmt: skip
     request = Request(
         law=LAW or law,
         purchase=Purchase(

@@ -50,7 +50,7 @@ def read_repeated(values: Any, where: Path | str) -> FittedDataConstrained | Non
         return FittedDataConstrained(
             "fit",
             f"{found['objective']} fit of {FORM} to {found['n_points']} runs",
-            **{NAMES[k]: float(v) for k, v in constants.items()},
+            **{NAMES[k]: float(v) for k, v in constants.items()},  # type: ignore[arg-type]
             ranges=Ranges(n, d, (float(flops.min()), float(flops.max()))),
             no_interval="",
             samples={NAMES[k]: v for k, v in samples.items()},

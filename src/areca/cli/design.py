@@ -1,0 +1,138 @@
+"""`areca design`: which runs to add to a ladder, so that a prediction narrows the most for its FLOPs."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from areca.plan.experiments import Design
+
+
+def run(argv: list[str]) -> int:
+    """Parses and runs `areca design`."""
+    from areca.cli.options import call
+
+    return call(design, argv, "areca design")
+
+
+def design(
+    law: str,
+    /,
+    *,
+    flops: float,
+    target_flops: float = 0.0,
+    target_params: float = 0.0,
+    target_tokens: float = 0.0,
+    runs: int = 6,
+    vocab_size: int = 0,
+    context: int = 0,
+    batch: int = 0,
+    level: float = 0.90,
+    out: str = "",
+    config_dir: str = "",
+    store: str = "",
+    json: bool = False,
+) -> int:
+    """The next runs of a ladder: those that narrow the prediction of a larger run the most for an allowance.
+
+    LAW is a law.json of `areca fit`, or what `areca fit` reads without naming columns, which is fitted first. The
+    target is the run that `areca plan` buys for --target-flops, or --target-params with --target-tokens. Beside the
+    proposal stands the ladder's plain next rung. With --config-dir the runs are written for `areca train`; fit them
+    together with the ladder's.
+
+    Example: areca design law.json --flops 3e13 --target-flops 1e15 --config-dir next --store my-text
+
+    Args:
+        law: law.json, or a ladder, a quickstart, a directory of runs or a table.
+        flops: what the runs may cost together, exact training FLOPs.
+        target_flops: the budget of the run that is to be predicted.
+        target_params: or its N, parameters without embeddings.
+        target_tokens: and its D, tokens.
+        runs: how many runs at most.
+        vocab_size: V, tokens in the vocabulary; that of the runs behind the law if not given.
+        context: T, tokens in a sequence; that of the runs if not given.
+        batch: sequences a step; that of the runs if not given.
+        level: probability that the interval holds the loss of one target run.
+        out: write the design here as JSON.
+        config_dir: write a configuration for `areca train` here for each run, NAME.json.
+        store: the token store the configurations train on.
+        json: print the design as JSON.
+    """
+    from pathlib import Path
+
+    from areca.cli.options import print_json
+    from areca.config import to_dict
+    from areca.errors import ConfigError
+    from areca.files import check_place, write_json
+    from areca.plan.at_hand import at_hand
+    from areca.plan.experiments import design_runs, run_configs
+    from areca.study import recipe
+
+    if out:
+        check_place(out)
+    if bool(target_params) != bool(target_tokens):
+        raise ConfigError("--target-params and --target-tokens belong together; give both, or --target-flops.")
+    have = at_hand(law, vocab_size=vocab_size, context=context, batch=batch, rule=recipe)
+    found = design_runs(
+        have,
+        allowance=flops,
+        target_flops=target_flops,
+        target=(target_params, target_tokens) if target_params else None,
+        runs=runs,
+        level=level,
+        rule=recipe,
+    )
+    written = []
+    if config_dir:
+        configs, notes = run_configs(found, have, store, recipe)
+        found.warnings.extend(notes)
+        for name, config in configs.items():
+            path = Path(config_dir) / f"{name}.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, to_dict(config))
+            written.append(str(path))
+    if out:
+        write_json(out, found.to_dict())
+        written.append(out)
+    if json:
+        print_json(found.to_dict())
+    else:
+        _print(found)
+        for path in written:
+            print(f"written: {path}")
+    return 0
+
+
+def _print(d: "Design") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from areca.cli.units import short
+
+    console = Console(highlight=False)
+    console.print(
+        f"target: {short(d.n_params)} parameters on {short(d.n_tokens)} tokens ({d.flops:.3g} FLOPs), predicted loss "
+        f"{d.predicted_loss:.4f}, {d.level:.0%} of such runs in {d.interval[0]:.4f} to {d.interval[1]:.4f} (half-width "
+        f"{d.half_width_relative:.2%}, of which {d.noise_half_width:.2%} is one run's noise and stays)",
+        soft_wrap=True,
+    )
+    table = Table("run", "N", "D", "D / N", "layers x D", "steps", "exact FLOPs", "loss", box=None, pad_edge=False)
+    for i, r in enumerate(d.proposed.runs, 1):
+        shape = f"{r.shape['n_layers']} x {r.shape['d_model']}"
+        size = (short(r.n_params), short(r.n_tokens), f"{r.n_tokens / r.n_params:.3g}")
+        steps, cost = f"{r.steps:,} of {r.batch}", f"{r.flops_exact:.3g}"
+        table.add_row(str(i), *size, shape, steps, cost, f"{r.predicted_loss:.4f}")
+    console.print(table)
+    table = Table("", "runs", "FLOPs", "half-width", "narrowing per FLOP", box=None, pad_edge=False)
+    table.add_row("now", "", "", f"{d.half_width_relative:.2%}", "")
+    unit = d.next_rung.narrowing_per_flop if d.next_rung else 0.0
+    for name, added in (
+        ("with the proposed", d.proposed),
+        ("with the next rung", d.next_rung),
+        ("as many, at its FLOPs", d.at_the_rungs_cost),
+    ):
+        if added is not None:
+            per = f"{added.narrowing_per_flop / unit:.3g} x the rung's" if unit else ""
+            cells = (str(len(added.runs)), f"{added.flops:.3g}", f"{added.half_width_relative:.2%}", per)
+            table.add_row(name, *cells)
+    console.print(table)
+    for warning in d.warnings:
+        console.print(f"note: {warning}", style="yellow", soft_wrap=True)

@@ -1,0 +1,128 @@
+"""`areca plan --target-loss`: the cheapest run that reaches a loss, in place of the best run for a budget."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from areca.plan.target import TargetPlan
+
+
+def plan_for_target(
+    law: str,
+    target_loss: float,
+    probability: float,
+    others: dict[str, object],
+    *,
+    vocab_size: int = 0,
+    context: int = 0,
+    batch: int = 0,
+    level: float = 0.90,
+    out: str = "",
+    config_out: str = "",
+    store: str = "",
+    json: bool = False,
+) -> int:
+    """What `areca plan` does with --target-loss; `others` are its options that belong to a budget and not here."""
+    from dataclasses import replace
+    from pathlib import Path
+
+    from areca.cli.options import print_json
+    from areca.config import to_dict
+    from areca.errors import ConfigError
+    from areca.files import write_json, write_table
+    from areca.plan import run_config
+    from areca.plan.at_hand import at_hand
+    from areca.plan.target import plan_target
+    from areca.plan.template import cost_at
+    from areca.study import recipe
+
+    if meaningless := [name for name, value in others.items() if value not in (None, "", False)]:
+        option = f"--{meaningless[0].replace('_', '-')}"
+        raise ConfigError(
+            f"{option} belongs to a plan for a budget, and --target-loss asks for the cheapest run that reaches a "
+            "loss; leave one of them out."
+        )
+    have = at_hand(law, vocab_size=vocab_size, context=context, batch=batch, rule=recipe)
+    found = plan_target(
+        have.law,
+        target_loss,
+        have.shapes(),
+        context=have.context,
+        batch=have.batch,
+        probability=probability,
+        level=level,
+    )
+    found.warnings.extend(have.notes)
+    plan = found.sure.plan
+    found = replace(
+        found,
+        sure=replace(found.sure, plan=replace(plan, cost=cost_at(have.template, plan.best.flops_exact))),
+    )
+    written = []
+    if config_out:
+        if store and not (Path(store) / "store.json").is_file():
+            found.warnings.append(f"--store {store} is not here yet; `areca train` will look for it under that name.")
+        config, notes = run_config(plan, have.template, store, recipe)
+        found.warnings.extend(notes)
+        write_table(config_out, to_dict(config))
+        written.append(config_out)
+    if out:
+        write_json(out, found.to_dict())
+        written.append(out)
+    if json:
+        print_json(found.to_dict())
+    else:
+        _print(found)
+        for path in written:
+            print(f"written: {path}")
+    return 0
+
+
+def _print(found: "TargetPlan") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from areca.cli.units import short
+
+    console = Console(highlight=False)
+    plan, best = found.sure.plan, found.sure.plan.best
+    console.print(
+        f"the cheapest run with a loss of at most {found.target_loss:g} nats a token, {found.asked:.0%} of times:",
+        soft_wrap=True,
+    )
+    console.print(
+        f"[bold]{best.n_params:,} parameters on {best.n_tokens:,} tokens[/bold]: {best.shape['n_layers']} layers of D "
+        f"{best.shape['d_model']}, {best.shape['n_heads']} heads, {best.steps:,} steps of {plan.batch} x "
+        f"{plan.context} tokens, [bold]{best.flops_exact:.4g} FLOPs[/bold]",
+        soft_wrap=True,
+    )
+    low, high = plan.interval or (float("nan"), float("nan"))
+    console.print(
+        f"predicted loss {plan.predicted_loss:.4f}, {plan.level:.0%} of such runs in {low:.4f} to {high:.4f}",
+        soft_wrap=True,
+    )
+    table = Table("", "reaches it", "N", "D", "exact FLOPs", "loss", box=None, pad_edge=False)
+    for name, reach in (("this run", found.sure), ("an even chance", found.median)):
+        if reach is not None:
+            b = reach.plan.best
+            cells = (short(b.n_params), short(b.n_tokens), f"{b.flops_exact:.4g}", f"{b.predicted_loss:.4f}")
+            table.add_row(name, f"{reach.probability:.1%}", *cells)
+    for name, near in found.neighbours.items():
+        cells = (short(near["n_params"]), short(near["n_tokens"]), f"{near['flops_exact']:.4g}", "")
+        table.add_row(f"{name} the size", f"{found.asked:.1%}", *cells)
+    console.print(table)
+    if found.certainty_costs is not None:
+        console.print(
+            f"certainty costs {found.certainty_costs:.3g} times the FLOPs of an even chance; the law's floor is "
+            f"{found.floor:.4g}, and the most any run reaches {found.target_loss:g} with is "
+            f"{found.largest_probability:.1%}",
+            soft_wrap=True,
+        )
+    if cost := plan.cost:
+        energy, carbon = cost["energy_kwh"], cost["carbon_kg"]
+        console.print(
+            f"about {cost['seconds'] / 3600:.3g} hours at the {cost['flops_per_second']:.3g} FLOP/s of {cost['of']}, "
+            f"{energy['value']:.3g} kWh, {energy['kind']}; {carbon['value']:.3g} kg CO2e, {carbon['kind']}",
+            soft_wrap=True,
+        )
+    for warning in found.warnings:
+        console.print(f"note: {warning}", style="yellow", soft_wrap=True)

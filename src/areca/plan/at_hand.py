@@ -1,0 +1,81 @@
+"""A law and the runs it was fitted on, as far as they are at hand: what planning by loss and by design start from."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from areca.config import BatchConfig
+from areca.errors import ConfigError
+from areca.files import read_json
+from areca.laws import LawReport, fit_laws, load
+from areca.model.config import ModelConfig
+from areca.plan.shapes import by_size
+from areca.plan.template import Rule, Template, find_template, shapes_for
+
+RULE_WIDTHS = (*range(16, 128, 8), *range(128, 1025, 16))
+
+
+class Family(Rule, Protocol):
+    """A rule that also gives the decoder of a width, such as `areca.study.recipe`."""
+
+    def shape(self, vocab_size: int, width: int) -> ModelConfig: ...
+
+
+@dataclass(frozen=True)
+class AtHand:
+    """A law, the run whose settings others take (None where there are only rows), and what a run is counted with."""
+
+    law: LawReport
+    template: Template | None
+    vocab_size: int
+    context: int  # T in tokens
+    batch: Callable[[ModelConfig, float], int]  # sequences a step of a shape that spends so many FLOPs
+    notes: list[str]
+
+    def shapes(self) -> list[ModelConfig]:
+        """All that a plan chooses from."""
+        return shapes_for(self.template, self.vocab_size)
+
+    def rungs(self, rule: Family | None) -> list[ModelConfig]:
+        """Shapes for further runs of the same ladder: by its own rule where it was made by one, else `shapes`."""
+        if self.template is None or rule is None or not self.template.made_by(rule):
+            return self.shapes()
+        return by_size([*self.template.shapes, *(rule.shape(self.vocab_size, width) for width in RULE_WIDTHS)])
+
+
+def at_hand(
+    law: Path | str, *, vocab_size: int = 0, context: int = 0, batch: int = 0, rule: Rule | None = None
+) -> AtHand:
+    """A law.json, or runs to fit first; what is left 0 is as in the runs behind the law.
+
+    ConfigError where those are not at hand and the vocabulary or the context, which count FLOPs, are not given.
+    """
+    for name, value in (("vocab-size", vocab_size), ("context", context), ("batch", batch)):
+        if value < 0:
+            raise ConfigError(f"--{name} is {value}; it must be at least 1.")
+    path, notes = Path(law), []
+    if path.is_file() and path.suffix == ".json" and not isinstance(read_json(path), list):
+        report = LawReport.load(path)
+        sources = [path.parent / source for source in report.sources]
+    else:
+        observations = load([path], fit_first=True)
+        report, sources, notes = fit_laws(observations), [path], list(observations.notes)
+    template = find_template(s for s in sources if s.exists())
+    if template is None and not (vocab_size and context):
+        raise ConfigError(
+            f"the runs behind {path} are not at hand, so the plan needs --vocab-size and --context to count FLOPs."
+        )
+    if template:
+        vocab_size = vocab_size or template.config.model.vocab_size
+        context = context or template.config.data.context
+    sequences = batch or (template.config.batch if template else BatchConfig()).ramp[-1][1]
+    if not batch and not template:
+        notes.append(f"no batch is known, so it is Areca's default of {sequences} sequences; give --batch.")
+
+    def of_a_run(shape: ModelConfig, flops: float) -> int:
+        if not batch and template and rule is not None and template.made_by(rule):
+            return rule.batch_sequences(shape, flops, context)
+        return sequences
+
+    return AtHand(report, template, vocab_size, context, of_a_run, notes)

@@ -1,0 +1,215 @@
+"""The next runs of a ladder: a menu of what an allowance affords, the choice among it, and the plain next rung beside.
+
+The menu stays where the law has been tested: budgets from the ladder's smallest up to the target's, and tokens per
+parameter within those the ladder has. `areca.laws.design` chooses.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from areca.config import RunConfig
+from areca.errors import ConfigError, FitError
+from areca.laws.design import Doubt, Menu, check_allowance, propose
+from areca.model.config import ModelConfig
+from areca.model.counts import count_params, exact_flops_per_token
+from areca.plan.at_hand import AtHand, Family
+from areca.plan.plan import plan_run
+from areca.plan.runconfig import run_config
+
+LEVELS = 12  # budgets of the menu
+SIZES = 15  # of each
+RATIO = 3.0  # of the next rung's budget, where the ladder has one budget only
+DEFINITION = "narrowing per FLOP = (relative half-width before - after) / exact FLOPs of the runs added"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run to add."""
+
+    shape: dict[str, Any]
+    n_params: int
+    n_tokens: int
+    steps: int
+    batch: int
+    flops_exact: int
+    predicted_loss: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.flops_exact:.2e}-n{self.n_params}".replace("+", "")
+
+
+@dataclass(frozen=True)
+class Added:
+    """Runs to add and the interval at the target that is expected after them."""
+
+    runs: list[Run]
+    flops: float
+    half_width_relative: float
+    narrowing_per_flop: float
+
+
+@dataclass(frozen=True)
+class Design:
+    """What to run next, for the prediction of one larger run. The interval is the law's own (`LawReport.predictor`)."""
+
+    n_params: float  # the target's N, D and exact FLOPs
+    n_tokens: float
+    flops: float
+    predicted_loss: float
+    interval: list[float]
+    level: float
+    half_width_relative: float
+    noise_half_width: float  # what remains when nothing but one run's noise is unknown
+    allowance: float
+    proposed: Added
+    next_rung: Added | None  # the next budget, the usual sizes
+    at_the_rungs_cost: Added | None  # what would be proposed for the rung's FLOPs and as many runs
+    context: int
+    warnings: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"definition": DEFINITION, **asdict(self)}
+
+
+def design_runs(
+    have: AtHand,
+    *,
+    allowance: float,
+    target_flops: float = 0.0,
+    target: tuple[float, float] | None = None,
+    runs: int = 6,
+    level: float = 0.90,
+    rule: Family | None = None,
+) -> Design:
+    """At most `runs` runs of `allowance` exact FLOPs together, that narrow the interval at a target the most.
+
+    The target is the run that `plan_run` buys for `target_flops`, or (N, D). ConfigError for a target that is none, an
+    allowance that pays for no run; FitError where there is no doubt to narrow.
+    """
+    law = have.law
+    check_allowance(allowance, runs)
+    if (target is None) == (target_flops == 0.0):
+        raise ConfigError("the target is one of --target-flops, or --target-params with --target-tokens.")
+    if target is None:
+        # One step's batch hardly moves N and D, and a rule for it needs the shape first.
+        best = plan_run(law, target_flops, have.shapes(), context=have.context).best
+        target, target_flops = (float(best.n_params), float(best.n_tokens)), float(best.flops_exact)
+    elif not all(0 < v < 1e30 for v in target):
+        raise ConfigError(f"the target is N = {target[0]:g}, D = {target[1]:g}; both must be positive numbers.")
+    shapes = have.rungs(rule)
+    if not target_flops:
+        target_flops = _flops_of(shapes, have.context, *target)
+    low, high = law.predictor.interval(*target, level)
+    loss = float(law.predict(*target))
+    half = (high - low) / 2 / loss
+
+    def added(menu: list[Run], allowed: float | None, most: int) -> tuple[Added, Doubt]:
+        doubt = Doubt.of(law, _menu(menu), *target)
+        chosen = range(len(menu)) if allowed is None else propose(doubt, _menu(menu), allowance=allowed, runs=most)
+        taken = [menu[i] for i in chosen]
+        flops, after = float(sum(r.flops_exact for r in taken)), half * doubt.narrowing(list(chosen))
+        return Added(taken, flops, after, (half - after) / flops), doubt
+
+    proposed, doubt = added(menu_of(have, shapes, min(allowance, target_flops)), allowance, runs)
+    rung = next_rung(have, shapes)
+    beside = added(rung, None, 0)[0] if rung else None
+    equal = None
+    if beside:
+        menu = menu_of(have, shapes, min(beside.flops, target_flops))
+        equal = added(menu, beside.flops, len(beside.runs))[0]
+    warnings = list(have.notes)
+    if rung is None:
+        warnings.append("no budget is shared by at least 4 sizes, so there is no next rung to compare with.")
+    if allowance >= target_flops:
+        warnings.append(f"the allowance pays for the target itself, which costs {target_flops:.3g} FLOPs.")
+    most, largest = max(r.flops_exact for r in proposed.runs), float(law.observations.flops.max())
+    if most > largest:
+        warnings.append(f"the largest run proposed is {most / largest:.3g} times the largest the law was fitted on.")
+    return Design(
+        n_params=target[0], n_tokens=target[1], flops=float(target_flops), predicted_loss=loss, interval=[low, high],
+        level=level, half_width_relative=half,
+        noise_half_width=half * float(np.sqrt(doubt.noise / (doubt.of_target + doubt.noise))),
+        allowance=float(allowance), proposed=proposed, next_rung=beside, at_the_rungs_cost=equal,
+        context=have.context, warnings=warnings,
+    )  # fmt: skip
+
+
+def menu_of(have: AtHand, shapes: Sequence[ModelConfig], largest: float) -> list[Run]:
+    """Runs of the family at `LEVELS` budgets up to the largest, with tokens per parameter as the ladder has them."""
+    o = have.law.observations
+    if not len(o):
+        raise FitError("the law holds no observations, so it is unknown which runs it was fitted on; fit it again.")
+    ratio = o.n_tokens / o.n_params
+    smallest = float(o.flops.min())
+    found: dict[tuple[int, int], Run] = {}
+    for budget in np.geomspace(smallest, max(largest, smallest), LEVELS):
+        made = [_run(have, shape, float(budget)) for shape in shapes]
+        inside = [r for r in made if ratio.min() <= r.n_tokens / r.n_params <= ratio.max() and r.n_tokens]
+        if not inside:
+            continue
+        # Sizes evenly over those of the budget; a family may have many more than tell apart.
+        places = np.unique(np.linspace(0, len(inside) - 1, SIZES).round().astype(int))
+        found |= {(inside[i].n_params, inside[i].n_tokens): inside[i] for i in places}
+    return list(found.values())
+
+
+def next_rung(have: AtHand, shapes: Sequence[ModelConfig]) -> list[Run] | None:
+    """What a plain ladder does next: its budgets' step once more, the last budget's sizes moved by the frontier."""
+    budgets = have.law.observations.budgets()
+    if not budgets:
+        return None
+    last, rows = budgets[-1]
+    budget = last * (last / budgets[-2][0] if len(budgets) > 1 else RATIO)
+    numbers = np.array([count_params(s).non_embedding for s in shapes], dtype=float)
+    moved = float(have.law.parametric.frontier(budget)[0] / have.law.parametric.frontier(last)[0])
+    sizes = np.unique(have.law.observations.n_params[rows]) * moved
+    near = sorted({int(np.abs(np.log(numbers / size)).argmin()) for size in sizes})
+    return [_run(have, shapes[i], budget) for i in near]
+
+
+def run_configs(
+    design: Design, have: AtHand, store: str, rule: Family | None = None
+) -> tuple[dict[str, RunConfig], list[str]]:
+    """The proposed runs as configurations by name, made as the ladder's own, each with a seed of its own."""
+    template = have.template
+    if template is None:
+        raise ConfigError("the runs behind the law are not at hand, so their settings are unknown; leave --config-dir.")
+    seed, order = (1 + max(v) for v in zip(*((c.seed, c.data.seed) for c in template.configs), strict=True))
+    configs = {}
+    for i, run in enumerate(design.proposed.runs):
+        plan = plan_run(have.law, run.flops_exact, [ModelConfig(**run.shape)], context=have.context, batch=run.batch)
+        config, _ = run_config(plan, template, store, rule)
+        configs[run.name] = replace(
+            config,
+            seed=seed + i,
+            data=replace(config.data, seed=order + i),
+            guard=template.config.guard,  # a rung's, not those of a run of its own
+            checkpoint=template.config.checkpoint,
+        )
+    rate = ", the learning rate by the ladder's own rule" if template.made_by(rule) else ""
+    return configs, [f"all but size, tokens and seeds is as in {template.name}, warm-up at the same share{rate}."]
+
+
+def _run(have: AtHand, shape: ModelConfig, budget: float) -> Run:
+    """The run of whole steps within a budget; of no tokens where it does not pay for one."""
+    per_token, n = exact_flops_per_token(shape, have.context), count_params(shape).non_embedding
+    batch = have.batch(shape, budget)
+    step = batch * have.context
+    steps = int(budget // (per_token * step))
+    loss = float(have.law.predict(n, steps * step)) if steps else float("inf")
+    tokens = steps * step
+    return Run(asdict(shape.resolved()), n, tokens, steps, batch, per_token * tokens, loss)
+
+
+def _menu(runs: list[Run]) -> Menu:
+    return Menu(*(np.array([getattr(r, k) for r in runs], float) for k in ("n_params", "n_tokens", "flops_exact")))
+
+
+def _flops_of(shapes: Sequence[ModelConfig], context: int, n_params: float, n_tokens: float) -> float:
+    """Exact FLOPs of the shape nearest in N."""
+    near = min(shapes, key=lambda s: abs(np.log(count_params(s).non_embedding / n_params)))
+    return exact_flops_per_token(near, context) * n_tokens
