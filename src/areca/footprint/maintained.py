@@ -4,6 +4,7 @@ Only its data files are read: importing the package would import pandas and look
 to file (g/kWh, lbs/MWh); all leave here as kg/kWh. They are averages over a year of what was generated: gross.
 """
 
+import contextlib
 import csv
 import functools
 import importlib.metadata
@@ -69,7 +70,11 @@ def cpu_tdps() -> dict[str, float]:
     """TDP in watts by a CPU's plain name (`areca.footprint.cpus.plain`); empty where codecarbon is not installed."""
     from areca.footprint.cpus import plain
 
-    return {plain(r["Name"]): float(r["TDP"]) for r in _rows("hardware/cpu_power.csv") if r.get("TDP")}
+    found = {}
+    for row in _rows("hardware/cpu_power.csv"):
+        with contextlib.suppress(KeyError, ValueError):  # a damaged row (there is one, "27.29.5") is no figure
+            found[plain(row["Name"])] = float(row["TDP"])
+    return found
 
 
 def cpu_tdp(plain_name: str) -> float | None:
