@@ -34,13 +34,13 @@ AVERAGES: dict[str, ChipPower] = {
     "tpu-v4": ChipPower("tpu-v4", 378.5, AVERAGE_KIND, f"PaLM, {_PALM}"),
 }
 
-# FLOP/s a chip reached in a published training run.
+# FLOP/s a chip reached in a published training run: its FLOPs over its chip-seconds, whatever it waited for.
 ACHIEVED: dict[str, tuple[float, str]] = {
     "p100": (6.7e12, "Transformer Big, Patterson et al. 2021, table 1"),
     "tpu-v2": (28.8e12, "Transformer Big, Patterson et al. 2021, table 1"),
     "tpu-v3": (45.6e12, "T5, Patterson et al. 2021, table 4"),
     "v100": (24.6e12, "GPT-3, Patterson et al. 2021, table 4"),
-    "tpu-v4": (0.462 * 275e12, "PaLM 540B, MFU 46.2% of 275 TFLOP/s, Chowdhery et al. 2022, section 4.1"),
+    "tpu-v4": (84.6e12, "PaLM 540B, 2.56e24 FLOPs in 8.40M chip-hours, Chowdhery et al. 2022, appendix B"),
 }
 
 
