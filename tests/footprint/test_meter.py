@@ -14,6 +14,7 @@ from areca.footprint.rapl import find_rapl
 from areca.footprint.regions import Location
 from footprint.fakes import Clock, FakeNvml, domain
 
+NOWHERE = Location()
 POWER = {"cpu": {"watts": 20.0, "kind": "assumed", "source": "10 W a core assumed"}}
 
 
@@ -21,7 +22,7 @@ def _meter(sensors, clock, missing=(), busy=None):
     return Meter(sensors, missing, period=0, clock=clock, busy=busy or (lambda: None))
 
 
-def _footprint(reading, power=POWER, place=Location(), **more):
+def _footprint(reading, power=POWER, place=NOWHERE, **more):
     return sessions.footprint([{"power": power, "reading": reading, "ended": True}], place, **more)
 
 
@@ -302,7 +303,13 @@ def test_sessions_are_summed_and_their_gaps_are_said():
         return {"event": name, **fields}
 
     def reading(seconds):
-        return {"seconds": seconds, "sensors": [], "cpu_seconds": 1.0, "machine_cpu_seconds": None, "missing": ["no sensor"]}
+        return {
+            "seconds": seconds,
+            "sensors": [],
+            "cpu_seconds": 1.0,
+            "machine_cpu_seconds": None,
+            "missing": ["no sensor"],
+        }
 
     events = [
         event("start", power=POWER),

@@ -66,9 +66,7 @@ def footprint(
         check_plot(plot)
         if not what_if:
             raise ConfigError("--plot draws what levers do; give --what-if with it.")
-    found = answer(
-        target, region=region, pue=pue, what_if=what_if, embodied=embodied, intensity=intensity, hours=hours
-    )
+    found = answer(target, region=region, pue=pue, what_if=what_if, embodied=embodied, intensity=intensity, hours=hours)
     if plot:
         from areca.files import check_place
         from areca.footprint.waterfall import waterfall
@@ -78,6 +76,8 @@ def footprint(
     if json:
         print_json(found)
     elif card:
+        if found["card"] is None:
+            raise ConfigError("the runs were in different places; give --region and --pue for one card of all.")
         print(found["card"])
     else:
         _print(found)
@@ -94,13 +94,16 @@ def _print(found: dict[str, Any]) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     energy = found["footprint"]["energy_kwh"]
-    console.print(f"[bold]{quantity(energy['value'], 'kWh')}[/bold], {energy['kind']}; PUE {found['run']['pue']:g}")
+    several = found.get("places") == "several"
+    where = "in several places" if several else f"PUE {found['run']['pue']:g}"
+    console.print(f"[bold]{quantity(energy['value'], 'kWh')}[/bold], {energy['kind']}; {where}")
     for name, basis in (("carbon_kg", "gross"), ("carbon_net_kg", "net")):
         if name in found["footprint"]:
             carbon = found["footprint"][name]
             console.print(f"[bold]{quantity(carbon['value'], 'kg CO2e')}[/bold] {basis}, {carbon['kind']}")
-    grid = found["run"]["grid"]
-    console.print(f"grid: {grid['source']}{', ' + grid['year'] if 'year' in grid else ''}")
+    if not several:
+        grid = found["run"]["grid"]
+        console.print(f"grid: {grid['source']}{', ' + grid['year'] if 'year' in grid else ''}")
     if energy.get("source"):
         console.print(f"energy: {energy['source']}")
     if "ended" in found and found["of"] == "study":
@@ -152,10 +155,11 @@ def _print_windows(console: Any, found: dict[str, Any]) -> None:
     from areca.footprint.card import quantity
 
     best = found["best"]
-    saves = f", {1 - best['kg_per_kwh'] / best['mean_kg_per_kwh']:.0%} below its mean" if best["mean_kg_per_kwh"] else ""
-    console.print(
-        f"cheapest: {best['region']} from {best['start']} for {best['hours']:.3g} h at {best['kg_per_kwh']:.3g} kg/kWh{saves}"
+    saves = (
+        f", {1 - best['kg_per_kwh'] / best['mean_kg_per_kwh']:.0%} below its mean" if best["mean_kg_per_kwh"] else ""
     )
+    window = f"{best['region']} from {best['start']} for {best['hours']:.3g} h"
+    console.print(f"cheapest: {window} at {best['kg_per_kwh']:.3g} kg/kWh{saves}")
     table = Table("region", "start", "kg/kWh", "mean", "worst", "gross", box=None, pad_edge=False)
     for w in found["windows"]:
         figures = [f"{w[k]:.3g}" for k in ("kg_per_kwh", "mean_kg_per_kwh", "worst_kg_per_kwh")]

@@ -50,7 +50,8 @@ def answer(
         result["embodied_kg"] = planned.embodied(embodied, case.chip_hours)
     if table is not None:
         result["when"] = _windows(case, table, hours)
-    result["card"] = model_card(case, found, runs=of.get("ended"), embodied=result.get("embodied_kg"))
+    one = of.get("places") != "several"
+    result["card"] = model_card(case, found, runs=of.get("ended"), embodied=result.get("embodied_kg")) if one else None
     return result
 
 
@@ -66,14 +67,17 @@ def _look(target: str, grid: GridIntensity | None, pue: float | None) -> tuple[C
             return found[0].case(), found[0].footprint, {"of": "run", "ended": {found[0].ended: 1}}
         total = runs.total(found)
         rows = [
-            {"name": r.name, "ended": r.ended, "hours": r.hours, **{k: _brief(v) for k, v in r.footprint.items()}} for r in found
+            {"name": r.name, "ended": r.ended, "hours": r.hours, **{k: _brief(v) for k, v in r.footprint.items()}}
+            for r in found
         ]
         footprint = {k: total[k] for k in keys_of(total)}
+        about = {"of": "study", "ended": total["ended"], "runs": rows}
         try:
-            case = runs.total_case(target, found)
+            return runs.total_case(target, found), footprint, about
         except DataError:  # runs of several places have a sum, but no levers in common
-            case = Case(target, None, "of runs in several places; give --region and --pue", "", 1.0, found[0].case().grid)
-        return case, footprint, {"of": "study", "ended": total["ended"], "runs": rows}
+            grid = GridIntensity(None, "several places")
+            case = Case(target, None, "of runs in several places (give --region and --pue)", "", 1.0, grid)
+            return case, footprint, {**about, "places": "several"}
     if path.suffix != ".json":
         known = "a run or a directory of runs, a result.json, a plan.json, or published:NAME"
         raise DataError(f"{target} {'is none' if path.exists() else 'does not exist'}; name {known}.")

@@ -6,7 +6,13 @@ from typing import Any
 from areca.footprint.cases import Case
 
 
-def model_card(case: Case, found: Mapping[str, Any], *, runs: Mapping[str, int] | None = None, embodied: Mapping[str, Any] | None = None) -> str:
+def model_card(
+    case: Case,
+    found: Mapping[str, Any],
+    *,
+    runs: Mapping[str, int] | None = None,
+    embodied: Mapping[str, Any] | None = None,
+) -> str:
     """The block of a run or a study: hardware, hours, place, PUE, energy, carbon, and how each is known.
 
     `found` is its footprint; `runs` how many runs ended how, where there are several.
@@ -17,25 +23,22 @@ def model_card(case: Case, found: Mapping[str, Any], *, runs: Mapping[str, int] 
     hours = f"{case.hours:,.4g} h" if case.hours is not None else "not known"
     if case.chip_hours is not None and case.hours is not None and case.chip_hours != case.hours:
         hours += f" ({case.chip_hours:,.4g} chip-hours)"
+    place = f"{grid.source}, {grid.year}" if grid.year else grid.source
     lines = [
         "## Environmental impact",
         "",
         f"- **Hardware type:** {chips}{case.chip or 'not known'}",
         f"- **Hours used:** {hours}",
-        f"- **Provider and region:** {grid.region or 'not given'} ({grid.source}{f', {grid.year}' if grid.year else ''})",
+        f"- **Provider and region:** {grid.region or 'not given'} ({place})",
         f"- **PUE:** {case.pue:g}",
         f"- **Energy:** {quantity(energy['value'], 'kWh')}; {energy['kind']}",
-        f"- **Carbon emitted, gross:** {quantity(gross['value'], 'kg CO2e')}{_at(gross['value'], grid.kg_per_kwh)}; {gross['kind']}",
+        f"- **Carbon emitted, gross:** {_carbon(gross, grid.kg_per_kwh)}",
     ]
     if net is not None:
-        lines.append(
-            f"- **Carbon emitted, net of carbon-free energy bought:** {quantity(net['value'], 'kg CO2e')}"
-            f"{_at(net['value'], grid.net_kg_per_kwh)}; {net['kind']}"
-        )
+        lines.append(f"- **Carbon emitted, net of carbon-free energy bought:** {_carbon(net, grid.net_kg_per_kwh)}")
     if embodied is not None:
-        lines.append(
-            f"- **Embodied carbon, not in the above:** {quantity(embodied['value'], 'kg CO2e')}; {embodied['kind']}, {embodied['source']}"
-        )
+        about = f"{embodied['kind']}, {embodied['source']}"
+        lines.append(f"- **Embodied carbon, not in the above:** {quantity(embodied['value'], 'kg CO2e')}; {about}")
     if runs:
         said = ", ".join(f"{n} {how}" for how, n in runs.items())
         lines.append(f"- **Counted:** {sum(runs.values())} runs ({said})")
@@ -50,7 +53,10 @@ def quantity(value: float | None, unit: str) -> str:
     if value is None:
         return "not known"
     mass, _, of = unit.partition(" ")
-    scales = {"kWh": ((1e7, "GWh"), (1e3, "MWh"), (1.0, "kWh"), (1e-3, "Wh")), "kg": ((1e3, "t"), (1.0, "kg"), (1e-3, "g"))}
+    scales = {
+        "kWh": ((1e7, "GWh"), (1e3, "MWh"), (1.0, "kWh"), (1e-3, "Wh")),
+        "kg": ((1e3, "t"), (1.0, "kg"), (1e-3, "g")),
+    }
     if mass not in scales:
         return f"{value:,.4g} {unit}"
     least, name = next((s for s in scales[mass] if value >= s[0]), scales[mass][-1])
@@ -59,5 +65,6 @@ def quantity(value: float | None, unit: str) -> str:
     return " ".join(filter(None, (text, name, of)))
 
 
-def _at(value: float | None, kg_per_kwh: float | None) -> str:
-    return "" if value is None or kg_per_kwh is None else f" at {kg_per_kwh:.3g} kg/kWh"
+def _carbon(figure: Mapping[str, Any], kg_per_kwh: float | None) -> str:
+    at = "" if figure["value"] is None or kg_per_kwh is None else f" at {kg_per_kwh:.3g} kg/kWh"
+    return f"{quantity(figure['value'], 'kg CO2e')}{at}; {figure['kind']}"

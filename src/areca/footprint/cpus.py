@@ -62,7 +62,9 @@ def cpu_watts(name: str, cpuinfo: Path = CPUINFO) -> CpuWatts:
 
 def plain(name: str) -> str:
     """A CPU's name without what systems add to it: marks, clock, "CPU", number of cores."""
-    name = re.sub(r"\((R|TM|C)\)|\bCPU\b|@.*|\d+-Core Processor.*|\bProcessor\b.*|\bwith Radeon.*", "", name, flags=re.I)
+    name = re.sub(
+        r"\((R|TM|C)\)|\bCPU\b|@.*|\d+-Core Processor.*|\bProcessor\b.*|\bwith Radeon.*", "", name, flags=re.I
+    )
     return " ".join(name.split()).lower()
 
 

@@ -131,9 +131,8 @@ def tagged(
     for name, intensity in (("carbon_kg", grid.kg_per_kwh), ("carbon_net_kg", grid.net_kg_per_kwh)):
         if name == "carbon_net_kg" and intensity is None:
             continue
-        known = kwh is not None and intensity is not None
         found[name] = {
-            "value": carbon_kg(kwh, intensity) if known else None,
+            "value": None if kwh is None or intensity is None else carbon_kg(kwh, intensity),
             "unit": "kg CO2e",
             "kind": f"{kind}, grid {grid.kind}" if kind != grid.kind else kind,
             "grid": grid.to_dict(),

@@ -49,7 +49,9 @@ def parse(text: str) -> dict[str, str]:
     for word in filter(None, (w.strip() for w in text.split(","))):
         name, equals, value = (w.strip() for w in word.partition("="))
         if name not in SETTINGS:
-            raise ConfigError(f"--what-if {word}: there is no lever {name!r}{closest(name, SETTINGS)}; use {', '.join(SETTINGS)}.")
+            raise ConfigError(
+                f"--what-if {word}: there is no lever {name!r}{closest(name, SETTINGS)}; use {', '.join(SETTINGS)}."
+            )
         if not equals or not value:
             raise ConfigError(f"--what-if {word} has no value; write it as {name}=VALUE.")
         if name in found:
@@ -74,7 +76,12 @@ def what_if(case: Case, settings: Mapping[str, str]) -> dict[str, Any]:
         raise ConfigError(f"the energy of {case.name} is {case.kind}, so nothing can be compared with it.")
     made = [
         lever
-        for lever in (_model(case, settings), _machine(case, settings), _mechanization(case, settings), _map(case, settings))
+        for lever in (
+            _model(case, settings),
+            _machine(case, settings),
+            _mechanization(case, settings),
+            _map(case, settings),
+        )
         if lever is not None
     ]
     grid = _new_grid(case, settings) or case.grid
@@ -82,13 +89,21 @@ def what_if(case: Case, settings: Mapping[str, str]) -> dict[str, Any]:
     energy_factor = _product([lever.energy for lever in made])
     after_kwh = case.it_kwh * case.pue / energy_factor
     before = case.footprint()
-    after = tagged(after_kwh, kind=KIND, watts=None, source=f"{case.name} with {_spelled(settings)}", pue=pue, grid=grid)
+    after = tagged(
+        after_kwh, kind=KIND, watts=None, source=f"{case.name} with {_spelled(settings)}", pue=pue, grid=grid
+    )
     return {
         "case": case.name,
         "before": before,
         "after": after,
         "levers": [
-            {"lever": x.name, "change": x.change, "energy_factor": x.energy, "carbon_factor": x.gross, "carbon_net_factor": x.net}
+            {
+                "lever": x.name,
+                "change": x.change,
+                "energy_factor": x.energy,
+                "carbon_factor": x.gross,
+                "carbon_net_factor": x.net,
+            }
             for x in made
         ],
         "steps": _steps(before, made),
@@ -116,7 +131,9 @@ def _machine(case: Case, settings: Mapping[str, str]) -> Lever | None:
             f"the chips, hours or FLOPs of {case.name} are not known, so another machine has nothing to compare with."
         )
     chip = settings.get("chip", "")
-    watts = _positive(settings, "watts") if "watts" in settings else chip_power(chip).watts if chip else case.watts_per_chip
+    watts = (
+        _positive(settings, "watts") if "watts" in settings else chip_power(chip).watts if chip else case.watts_per_chip
+    )
     speed = _speed(case, chip, settings)
     factor = (case.watts_per_chip / case.flops_per_chip) / (watts / speed)
     change = (
@@ -141,7 +158,9 @@ def _speed(case: Case, chip: str, settings: Mapping[str, str]) -> float:
     try:
         peak = chips.chip(name).peak()
     except ConfigError:
-        raise ConfigError(f"no peak is known for {name or 'this chip'}; give tflops=, what one of them reaches.") from None
+        raise ConfigError(
+            f"no peak is known for {name or 'this chip'}; give tflops=, what one of them reaches."
+        ) from None
     mfu = mfu if mfu is not None else case.mfu if case.mfu is not None else _own_mfu(case)
     if mfu is None:
         raise ConfigError(

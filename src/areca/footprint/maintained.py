@@ -101,7 +101,9 @@ def _states() -> dict[str, Grid]:
     found = {}
     for name, entry in table.items():
         kg = entry["emissions"] * KG_PER_LB / 1000
-        grid = Grid(f"{name.title()}, US", kg, str(about.get("year", "")), f"{source()}, {about.get('name', 'EPA eGRID')}")
+        grid = Grid(
+            f"{name.title()}, US", kg, str(about.get("year", "")), f"{source()}, {about.get('name', 'EPA eGRID')}"
+        )
         found |= {name: grid, f"{name}, us": grid, f"us-{entry['regionCode'].lower()}": grid}
     return found
 

@@ -93,9 +93,8 @@ class Meter:
         self.share = 1.0  # of it, for one of several runs that share a process
         self._lock, self._stop = threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
-        self._began = self.clock()
         self._cpu = time.process_time(), self.busy()
-        self._sample()
+        self._began = self._sample()
         if self.tracks and period > 0:
             self._thread = threading.Thread(target=self._run, args=(period,), name="areca-meter", daemon=True)
             self._thread.start()
@@ -109,8 +108,7 @@ class Meter:
     def reading(self) -> dict[str, Any]:
         """What was seen up to now: seconds, joules by sensor and the seconds it covers, CPU time, what is missing."""
         with self._lock:
-            self._sample()
-            seconds, own = self.clock() - self._began, time.process_time() - self._cpu[0]
+            seconds, own = self._sample() - self._began, time.process_time() - self._cpu[0]
             now = self.busy()
             sensors = [
                 {
@@ -155,9 +153,12 @@ class Meter:
             with self._lock:
                 self._sample()
 
-    def _sample(self) -> None:
+    def _sample(self) -> float:
+        """Reads every sensor; returns when that was."""
+        now = self.clock()
         for track in self.tracks:
-            track.sample(self.clock())
+            track.sample(now)
+        return now
 
 
 def machine_cpu_seconds(stat: Path = Path("/proc/stat")) -> float | None:

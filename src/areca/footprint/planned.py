@@ -69,6 +69,18 @@ def per_1000_tokens(footprint: Mapping[str, Any], tokens: int) -> dict[str, Any]
     return found
 
 
+def in_words(cost: Mapping[str, Any]) -> str:
+    """A sentence on what `per_1000_tokens` found, with its kinds."""
+    kwh, carbon = cost["kwh_per_1000_tokens"], cost["gco2e_per_1000_tokens"]
+    if kwh["value"] is None:
+        return f"energy of these {cost['tokens']:,} tokens: {kwh['kind']}."
+    grams = "unknown carbon" if carbon["value"] is None else f"{carbon['value']:.3g} g CO2e"
+    return (
+        f"{kwh['value']:.3g} kWh ({kwh['kind']}) and {grams} ({carbon['kind']}) per 1,000 tokens, over "
+        f"{cost['tokens']:,} tokens, compilation included."
+    )
+
+
 def embodied(text: str, chip_hours: float | None) -> dict[str, Any]:
     """Carbon of making the chips, the part that `chip_hours` of use take of their lives: kept apart from operation.
 
@@ -79,7 +91,9 @@ def embodied(text: str, chip_hours: float | None) -> dict[str, Any]:
     words = [w.strip() for w in text.split(",")]
     if len(words) != 3:
         raise ConfigError(f"--embodied is {text!r}; write it as kg_per_chip,lifetime_years,utilisation, as 150,5,0.6.")
-    kg, years, share = (number(w, f"--embodied {n}") for w, n in zip(words, ("kg", "years", "utilisation"), strict=True))
+    kg, years, share = (
+        number(w, f"--embodied {n}") for w, n in zip(words, ("kg", "years", "utilisation"), strict=True)
+    )
     if not (0 <= kg < float("inf") and 0 < years < float("inf") and 0 < share <= 1):
         raise ConfigError(
             f"--embodied is {text!r}; kg must be at least 0, years above 0 and utilisation above 0 and at most 1."
@@ -90,8 +104,8 @@ def embodied(text: str, chip_hours: float | None) -> dict[str, Any]:
         "value": chip_hours * kg / (years * HOURS_A_YEAR * share),
         "unit": "kg CO2e",
         "kind": "assumed",
-        "source": f"{FORMULA}: {chip_hours:.4g} chip-hours, {kg:g} kg, {years:g} years, utilisation {share:g}, as given",
+        "source": f"{FORMULA}: {chip_hours:.4g} chip-hours; {kg:g} kg, {years:g} years, utilisation {share:g} as given",
     }
 
 
-__all__ = ["embodied", "footprint_of", "per_1000_tokens"]
+__all__ = ["embodied", "footprint_of", "in_words", "per_1000_tokens"]

@@ -66,7 +66,9 @@ def chip_power(name: str) -> ChipPower:
             f"no power is published for {chip.name} ({chip.sources.get('tdp_watts', 'none given')}); give its average "
             "system watts."
         )
-    return ChipPower(chip.name, chip.tdp_watts, TDP_KIND, f"TDP of {chip.name}, {chip.sources.get('tdp_watts', 'as given')}")
+    return ChipPower(
+        chip.name, chip.tdp_watts, TDP_KIND, f"TDP of {chip.name}, {chip.sources.get('tdp_watts', 'as given')}"
+    )
 
 
 def key_of(name: str) -> str:
@@ -75,7 +77,9 @@ def key_of(name: str) -> str:
     return f"tpu-v{key[4:]}" if key.startswith("tpuv") else key
 
 
-def expected(backend: str, device_kind: str, devices: int, cores: float, processor: str) -> dict[str, dict[str, object]]:
+def expected(
+    backend: str, device_kind: str, devices: int, cores: float, processor: str
+) -> dict[str, dict[str, object]]:
     """What a run is taken to draw where no sensor tells, by place ("cpu" or "chips"): watts, kind, source.
 
     On a CPU only the cores in use. On accelerators the chips; watts None, with the reason, where nothing is published.

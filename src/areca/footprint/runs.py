@@ -64,7 +64,14 @@ def total(runs: list[RunCost]) -> dict[str, Any]:
     for run in runs:
         ended[run.ended] = ended.get(run.ended, 0) + 1
     hours = [r.hours for r in runs if r.hours is not None]
-    return {**add([r.footprint for r in runs]), "runs": len(runs), "ended": ended, "hours": sum(hours)}
+    summed = add([r.footprint for r in runs])
+    energies = [r.footprint["energy_kwh"] for r in runs]
+    sources = list(dict.fromkeys(e["source"] for e in energies if e.get("source")))
+    summed["energy_kwh"] |= {
+        "source": "; ".join(sources) if len(sources) < 3 else f"{len(sources)} kinds of source; each run has its own",
+        "gaps": list(dict.fromkeys(gap for e in energies for gap in e.get("gaps", []))),
+    }
+    return {**summed, "runs": len(runs), "ended": ended, "hours": sum(hours)}
 
 
 def total_case(name: str, runs: list[RunCost]) -> Case:
@@ -93,10 +100,10 @@ def relocate(found: Mapping[str, Any], grid: GridIntensity | None, pue: float | 
     energy.pop("unit", None)
     if pue is not None:
         energy["pue_source"] = "as given"
-    pue = old if pue is None else pue
+    new = old if pue is None else pue
     grid = grid or grid_in(found)
-    kwh = None if value is None else value / old * pue
-    return tagged(kwh, kind=kind, watts=watts, source=source, pue=pue, grid=grid, **energy)
+    kwh = None if value is None else value / old * new
+    return tagged(kwh, kind=kind, watts=watts, source=source, pue=new, grid=grid, **energy)
 
 
 def _directories(root: Path) -> Iterator[Path]:
@@ -110,7 +117,8 @@ def _directories(root: Path) -> Iterator[Path]:
 def _run(path: Path, root: Path, grid: GridIntensity | None, pue: float | None) -> RunCost:
     result = _object(path / "result.json")
     about = _object(path / "run.json") or {}
-    topology = about.get("topology") if isinstance(about.get("topology"), dict) else {}
+    recorded = about.get("topology")
+    topology: dict[str, Any] = recorded if isinstance(recorded, dict) else {}
     devices = _devices(about, topology)
     if result is not None:
         ended, found = "finished", _finished(path, result, topology, devices)
@@ -125,14 +133,18 @@ def _run(path: Path, root: Path, grid: GridIntensity | None, pue: float | None) 
         seconds = result.get("seconds")
     name = str(path.relative_to(root)) if path != root else path.resolve().name
     chip = topology.get("device_kind") if topology.get("backend") != "cpu" else topology.get("processor")
-    return RunCost(name, path, ended, found, None if seconds is None else seconds / 3600, devices, chip or "", flops, mfu)
+    return RunCost(
+        name, path, ended, found, None if seconds is None else seconds / 3600, devices, chip or "", flops, mfu
+    )
 
 
 def _finished(path: Path, result: dict[str, Any], topology: Mapping[str, Any], devices: float) -> dict[str, Any]:
     """What result.json says; from its seconds where it says nothing of energy."""
     if isinstance(result.get("energy_kwh"), dict) and "value" in result["energy_kwh"]:
         return {k: result[k] for k in ("energy_kwh", "carbon_kg", "carbon_net_kg") if isinstance(result.get(k), dict)}
-    return _by_seconds(float(result.get("seconds") or 0.0), topology, devices, here(), f"{path.name} recorded no energy")
+    return _by_seconds(
+        float(result.get("seconds") or 0.0), topology, devices, here(), f"{path.name} recorded no energy"
+    )
 
 
 def _unfinished(
@@ -157,7 +169,9 @@ def _unfinished(
     footprint["energy_kwh"]["gaps"] = [*footprint["energy_kwh"]["gaps"], why]
     if not found:  # not a step was taken
         footprint = _by_seconds(0.0, topology, devices, place, "not a step is recorded", power)
-    per_token = (about.get("counts") or {}).get("exact_flops_per_token") if isinstance(about.get("counts"), dict) else None
+    per_token = (
+        (about.get("counts") or {}).get("exact_flops_per_token") if isinstance(about.get("counts"), dict) else None
+    )
     flops = per_token * rows[-1]["tokens"] if per_token and rows and rows[-1].get("tokens") else None
     return ended, footprint, flops
 
@@ -203,7 +217,9 @@ def _object(path: Path) -> dict[str, Any] | None:
         return None
     value = read_json(path)
     if not isinstance(value, dict):
-        raise DataError(f"{path} holds a JSON {type(value).__name__} where an object was expected; restore or remove it.")
+        raise DataError(
+            f"{path} holds a JSON {type(value).__name__} where an object was expected; restore or remove it."
+        )
     return value
 
 

@@ -41,6 +41,30 @@ def expected_power(topology: Mapping[str, Any], devices: int, cores: float) -> d
     return expected(topology["backend"], topology["device_kind"], devices, cores, topology.get("processor", ""))
 
 
+class Watch:
+    """The energy of a stretch of work that is no run: a generation, a server's hour, an evaluation.
+
+    with Watch(topology, devices, cores) as watch: ...; then watch.footprint(place)
+    """
+
+    def __init__(self, topology: Mapping[str, Any], devices: int, cores: float) -> None:
+        self._power = expected_power(topology, devices, cores)
+        self._topology, self._devices = topology, devices
+        self.reading: dict[str, Any] | None = None
+
+    def __enter__(self) -> "Watch":
+        self._meter = start_meter(self._topology["backend"], self._devices)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.reading = self._meter.reading()
+        self._meter.close()
+
+    def footprint(self, place: Location) -> dict[str, Any]:
+        """Energy and carbon, tagged, once the work is done."""
+        return footprint([{"power": self._power, "reading": self.reading, "ended": True}], place)
+
+
 def sessions_of(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """{"power", "reading", "ended"} of every session in a run's events.jsonl.
 
@@ -57,7 +81,9 @@ def sessions_of(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def footprint(sessions: Sequence[Mapping[str, Any]], place: Location, *, training_seconds: float | None = None) -> dict[str, Any]:
+def footprint(
+    sessions: Sequence[Mapping[str, Any]], place: Location, *, training_seconds: float | None = None
+) -> dict[str, Any]:
     """Energy and carbon of all `sessions`, as result.json holds them; PUE is applied here, once.
 
     `energy_kwh` has the seconds they cover, its `parts` with a kind and a source each, the share of it that was
@@ -128,9 +154,7 @@ def _measured(sensors: list[dict[str, Any]], reading: Mapping[str, Any], gaps: l
     """One place's energy from its sensors; None where they saw too little of the time."""
     seconds, place = reading["seconds"], sensors[0]["place"]
     names = ", ".join(s["name"] for s in sensors)
-    for s in sensors:
-        if s.get("refused"):
-            gaps.append(f"{s['name']} could not be read {s['refused']} times ({s['error']})")
+    gaps += [f"{s['name']} could not be read {s['refused']} times ({s['error']})" for s in sensors if s.get("refused")]
     seen = min(s["covered_seconds"] for s in sensors) / seconds if seconds else 0.0
     if seen < SEEN:
         gaps.append(f"{names} covered {seen:.0%} of {seconds:.3g} s, too little to measure by")

@@ -1,5 +1,6 @@
 """The levers as a figure: a bar before, what each lever takes away, a bar after. SVG or PNG."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def _panel(ax: Any, steps: list[dict[str, Any]], key: str, unit: str) -> None:
     values = [s[key] for s in steps]
     labels = [s["after"] for s in steps] + ["after"]
     ax.bar(0, values[0], color=BEFORE)
-    for i, (old, new) in enumerate(zip(values, values[1:], strict=False), 1):
+    for i, (old, new) in enumerate(pairwise(values), 1):
         ax.bar(i, abs(new - old), bottom=min(old, new), color=LESS if new < old else MORE)
         ax.plot([i - 1.4, i + 0.4], [old, old], color=BEFORE, linewidth=0.6)
         times = old / new if new else float("inf")

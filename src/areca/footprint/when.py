@@ -88,7 +88,9 @@ def best_start(table: dict[str, Hourly], hours: float, regions: list[str] | None
         raise ConfigError(f"hours is {hours:g}; a window needs a number above 0.")
     for name in regions or []:
         if name.lower() not in table:
-            raise ConfigError(f"the table has no region {name!r}{closest(name.lower(), table)}; it has {', '.join(table)}.")
+            raise ConfigError(
+                f"the table has no region {name!r}{closest(name.lower(), table)}; it has {', '.join(table)}."
+            )
     chosen = [table[name.lower()] for name in regions] if regions else list(table.values())
     return sorted((_best(hourly, hours) for hourly in chosen), key=lambda w: w.kg_per_kwh)
 
@@ -158,17 +160,23 @@ def _figure(path: Path, line: int, text: str | None, unit: str) -> float:
         raise DataError(f"{path} line {line}: {unit} is {text}; it must be a number of at least 0.")
     if kg > HIGHEST_KG_PER_KWH:
         other = "g/kWh or kg/MWh" if unit == "kg_per_kwh" else "kg per some other unit"
-        raise DataError(f"{path} line {line}: {unit} is {text}, more than any grid emits; is it in {other}? Use one unit.")
+        raise DataError(
+            f"{path} line {line}: {unit} is {text}, more than any grid emits; is it in {other}? Use one unit."
+        )
     if unit == "g_per_kwh" and 0 < value < LEAST_G_PER_KWH:
-        raise DataError(f"{path} line {line}: {unit} is {text}, less than any grid emits; is it in kg/kWh? Use one unit.")
+        raise DataError(
+            f"{path} line {line}: {unit} is {text}, less than any grid emits; is it in kg/kWh? Use one unit."
+        )
     return kg
 
 
 def _hourly(path: Path, region: str, hours: dict[int | datetime, float]) -> Hourly:
-    keys = sorted(hours)  # type: ignore[type-var]
-    first = keys[0]
+    zones = {k.tzinfo is not None for k in hours if isinstance(k, datetime)}
+    if len(zones) > 1:
+        raise DataError(f"{path} has hours of {region} with and without a time zone; write all in one way.")
+    first = min(hours)  # type: ignore[type-var]
     if isinstance(first, datetime):
-        wanted: list[int | datetime] = [first + timedelta(hours=i) for i in range(len(keys))]
+        wanted: list[int | datetime] = [first + timedelta(hours=i) for i in range(len(hours))]
     else:
         wanted = list(range(DAY))
     missing = next((w for w in wanted if w not in hours), None)
