@@ -185,6 +185,15 @@ def test_a_run_with_levers_window_card_and_plot(tiny_run, tmp_path, capsys):
     assert read_json(tiny_run / "result.json")["energy_kwh"]["kind"] in card
 
 
+def test_another_machine_is_compared_with_the_speed_of_training_not_with_compilation(tmp_path):
+    path = _finished(tmp_path / "run", 1.0)
+    result = read_json(path / "result.json")
+    result["energy_kwh"]["training_share"] = 0.25
+    write_json(path / "result.json", result)
+    [run] = runs_under(path)
+    assert run.case().flops_per_chip == pytest.approx(1e12 / 900)  # a quarter of the hour
+
+
 def test_a_plan_has_a_footprint(tmp_path, capsys):
     plan = {"best": {"flops_exact": 1e18}, "cost": {"seconds": 7200.0, **footprint_of(7200, 1, "x", watts=500)}}
     write_json(tmp_path / "plan.json", plan)

@@ -48,6 +48,15 @@ def model_card(
     return "\n".join(lines)
 
 
+def summary_of(found: Mapping[str, Any]) -> str:
+    """One line: energy and carbon, gross and net where it is known, each with its kind."""
+    parts = [f"{quantity(found['energy_kwh']['value'], 'kWh')} ({found['energy_kwh']['kind']})"]
+    for name, basis in (("carbon_kg", "gross"), ("carbon_net_kg", "net")):
+        if name in found:
+            parts.append(f"{quantity(found[name]['value'], 'kg CO2e')} {basis} ({found[name]['kind']})")
+    return ", ".join(parts)
+
+
 def quantity(value: float | None, unit: str) -> str:
     """3,436 MWh, 0.0214 kWh, 271.4 t CO2e, 1.2 g CO2e; "not known" of None."""
     if value is None:

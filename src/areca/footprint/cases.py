@@ -34,6 +34,7 @@ class Case:
     chip: str = ""
     flops: float | None = None
     mfu: float | None = None
+    training_share: float = 1.0  # of the time: the rest went to compiling, evaluating, loading
 
     def footprint(self) -> dict[str, Any]:
         """Energy and carbon, tagged."""
@@ -48,8 +49,10 @@ class Case:
 
     @property
     def flops_per_chip(self) -> float | None:
-        """FLOP/s that one chip reached, over all of its time."""
-        return self.flops / self.chip_hours / 3600 if self.flops and self.chip_hours else None
+        """FLOP/s that one chip reached while it trained."""
+        if not self.flops or not self.chip_hours:
+            return None
+        return self.flops / (self.chip_hours * self.training_share) / 3600
 
 
 def _table(
@@ -106,6 +109,7 @@ def of_footprint(name: str, found: Mapping[str, Any], **known: Any) -> Case:
     """A case from `{"energy_kwh", "carbon_kg"}` as result.json holds them. `known`: further fields of Case."""
     energy = found["energy_kwh"]
     pue, value, grid = energy.get("pue") or NO_PUE, energy.get("value"), grid_in(found)
+    known.setdefault("training_share", energy.get("training_share") or 1.0)
     seconds = energy.get("seconds")
     if seconds is not None and "hours" not in known:
         known["hours"] = seconds / 3600

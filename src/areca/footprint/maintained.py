@@ -88,7 +88,7 @@ def _countries() -> dict[str, Grid]:
         grams = entry.get("carbon_intensity")
         if grams:
             name, year = entry["country_name"], str(entry["year"])
-            grid = Grid(name, grams / 1000, year, f"{source()}, generation of {name} in {year}")
+            grid = Grid(name, grams / 1000, year, f"{source()}, electricity generated in {name}")
             found |= {name.lower(): grid, code.lower(): grid}
     return found
 
@@ -116,7 +116,7 @@ def _zones() -> dict[str, Grid]:
             if not str(entry.get("unit", "")).lower().startswith("gco2"):
                 continue
             year = str(entry.get("year", ""))
-            grid = Grid(entry["description"], entry["emission_factor"] / 1000, year, f"{source()}, {code} in {year}")
+            grid = Grid(entry["description"], entry["emission_factor"] / 1000, year, f"{source()}, {code}")
             found |= dict.fromkeys([code.lower(), *entry.get("names", [])], grid)
     return found
 

@@ -77,7 +77,7 @@ def in_words(cost: Mapping[str, Any]) -> str:
     grams = "unknown carbon" if carbon["value"] is None else f"{carbon['value']:.3g} g CO2e"
     return (
         f"{kwh['value']:.3g} kWh ({kwh['kind']}) and {grams} ({carbon['kind']}) per 1,000 tokens, over "
-        f"{cost['tokens']:,} tokens, compilation included."
+        f"{cost['tokens']:,} tokens, without loading and compiling."
     )
 
 

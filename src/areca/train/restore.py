@@ -6,6 +6,7 @@ the token store. Changes nothing.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,8 @@ def sample_and_cost(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """What `sample` returns, and what it took: energy and carbon, and both per 1,000 tokens of the continuations.
 
-    From the first prompt read to the last token drawn, compilation included; the model's loading is not.
+    From the first prompt read to the last token drawn; loading the model and compiling are not in it, as they are not
+    in what a thousand tokens more would take.
     """
     sampling.check()
     check_seed(seed)
@@ -121,19 +123,21 @@ def sample_and_cost(
     model = load_model(run_dir, step, store)
     tokenizer = model.tokenizer
     starts = [tokenizer.encode(p) or [tokenizer.eod_id] for p in prompts]
+    draw = partial(
+        generate,
+        model.config.model,
+        model.params,
+        starts,
+        context=model.config.data.context,
+        sampling=sampling,
+        seed=seed,
+        stop=tokenizer.eod_id,
+        vocabulary=tokenizer.vocab_size,
+    )
+    draw(tokens=min(2, tokens))  # compiles all programs
     cores = runtime.available_cores()
     with Watch(runtime.topology(cores), 1, cores) as watch:
-        texts = generate(
-            model.config.model,
-            model.params,
-            starts,
-            tokens=tokens,
-            context=model.config.data.context,
-            sampling=sampling,
-            seed=seed,
-            stop=tokenizer.eod_id,
-            vocabulary=tokenizer.vocab_size,
-        )
+        texts = draw(tokens=tokens)
     cost = watch.footprint(place)
     cost |= per_1000_tokens(cost, max(1, sum(map(len, texts))))
     return [
