@@ -41,12 +41,33 @@ def test_text_continues_the_prompt_and_is_the_same_again(tiny_run, capsys):
 
 def test_json_has_each_continuation(tiny_run, capsys):
     assert main(["generate", str(tiny_run), "--prompt", "stone", "--count", "3", "--tokens", "30", "--json"]) == 0
-    samples = json.loads(capsys.readouterr().out)
+    printed = json.loads(capsys.readouterr().out)
+    samples = printed["samples"]
     assert [s["prompt"] for s in samples] == ["stone"] * 3
     assert len({s["text"] for s in samples}) == 3
     assert all(s["tokens"] == 30 or s["ended"] for s in samples)
     [alone] = sample(tiny_run, ["stone"], tokens=30)
     assert alone == samples[0]  # the first of three is the one alone
+
+
+def test_what_a_generation_takes_is_said_per_1000_tokens(tiny_run, capsys, monkeypatch):
+    monkeypatch.setenv("ARECA_REGION", "taiwan")
+    assert main(["generate", str(tiny_run), "--prompt", "stone", "--count", "2", "--tokens", "30", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    cost, tokens = printed["footprint"], sum(s["tokens"] for s in printed["samples"])
+    assert cost["tokens"] == tokens
+    kwh = cost["kwh_per_1000_tokens"]
+    assert kwh["value"] * tokens / 1000 == pytest.approx(cost["energy_kwh"]["value"])
+    assert kwh["kind"] == cost["energy_kwh"]["kind"]
+    # Taiwan's grid, Patterson et al. 2021: 0.545 kg/kWh, which is 545 g/kWh.
+    assert cost["gco2e_per_1000_tokens"]["value"] == pytest.approx(545 * kwh["value"])
+    assert main(["generate", str(tiny_run), "--prompt", "stone", "--tokens", "5"]) == 0
+    streams = capsys.readouterr()
+    assert "per 1,000 tokens" in streams.err
+    assert "per 1,000 tokens" not in streams.out  # the text alone
+    monkeypatch.setenv("ARECA_REGION", "atlantis")
+    assert main(["generate", str(tiny_run)]) == 2
+    assert "ARECA_REGION: there is no region 'atlantis'" in capsys.readouterr().err
 
 
 def test_greedy_text_is_what_the_model_says(tiny_run):

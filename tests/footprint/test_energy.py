@@ -26,14 +26,15 @@ def test_the_default_grid_is_named_with_its_source():
 
 
 def test_a_known_cpu_is_charged_its_own_tdp():
-    from areca.footprint.cpus import cpu_watts_per_core
+    from areca.footprint.cpus import cpu_watts
 
-    watts, source = cpu_watts_per_core("AMD EPYC 7763 64-Core Processor")
-    assert watts == 280 / 64
-    assert "EPYC 7763" in source
-    watts, source = cpu_watts_per_core("Intel(R) Xeon(R) Processor @ 2.60GHz")
-    assert watts == 10
-    assert "assumed" in source
+    known = cpu_watts("AMD EPYC 7763 64-Core Processor")
+    assert (known.watts_per_core, known.kind) == (280 / 64, "estimated (TDP)")
+    assert "EPYC 7763" in known.source
+    unknown = cpu_watts("Intel(R) Xeon(R) Processor @ 2.60GHz")
+    assert (unknown.watts_per_core, unknown.kind) == (10, "assumed")
+    assert "assumed" in unknown.source
+    assert cpu_watts("Intel(R) Xeon(R) Gold 6248R CPU @ 3.00GHz").watts_per_core != 150 / 20  # another CPU's
 
 
 def test_a_sum_is_no_more_certain_than_its_parts():

@@ -57,6 +57,10 @@ def test_the_whole_story_and_the_same_command_again(small, tmp_path):
     assert report["predicted_loss"] == pytest.approx(plan["predicted_loss"])
     low, high = report["predicted_interval_90"]
     assert low < report["predicted_loss"] < high
+    # The plan carries its energy and carbon, at the energy a FLOP of the run it is like.
+    assert plan["cost"]["energy_kwh"]["value"] > 0
+    assert plan["cost"]["energy_kwh"]["kind"]
+    assert plan["cost"]["carbon_kg"]["kind"]
     assert report["relative_error"] == pytest.approx(plan["predicted_loss"] / result["loss"] - 1)
     assert result["flops_exact"] == pytest.approx(module.STRETCH * budgets[-1], rel=0.05)
     losses = [read_json(p)["loss"] for p in (out / "ladder").rglob("result.json")]

@@ -42,7 +42,7 @@ def generate(
         count: how many continuations.
         step: read the checkpoint of this step instead of the latest.
         store: directory of the token store, if it was moved since the run.
-        json: print the continuations as JSON.
+        json: print the continuations, and what they took in energy and carbon, as JSON.
     """
     from areca.errors import ConfigError
 
@@ -53,19 +53,22 @@ def generate(
     from areca import runtime
 
     runtime.prepare()
-    from areca.train.restore import sample
+    from areca.cli.progress import say
+    from areca.footprint.planned import in_words
+    from areca.model.decode import Sampling
+    from areca.train.restore import sample_and_cost
 
-    samples = sample(
-        run, [prompt] * count, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, step=step,
-        store=store,
-    )  # fmt: skip
+    samples, cost = sample_and_cost(
+        run, [prompt] * count, tokens, Sampling(temperature, top_k, top_p), seed, step, store
+    )
     if json:
         from areca.cli.options import print_json
 
-        print_json(samples)
+        print_json({"samples": samples, "footprint": cost})
         return 0
     for i, s in enumerate(samples):
         if i:
             print("---")
         print(s["prompt"] + s["text"])
+    say(in_words(cost))
     return 0

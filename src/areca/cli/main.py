@@ -23,6 +23,7 @@ VERBS: dict[str, str] = {
     "count": "parameters, FLOPs and MFU of a model",
     "dryrun": "will it fit: a training step compiled for any mesh, without the chips",
     "generate": "sample text from a checkpoint",
+    "footprint": "energy and carbon of a run, a study, a plan or a published run",
     "report": "one HTML page from run directories",
 }
 

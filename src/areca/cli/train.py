@@ -36,6 +36,7 @@ def train(
     from areca.cli.progress import run_progress, say
     from areca.config import load
     from areca.errors import ConfigError
+    from areca.footprint.card import summary_of
     from areca.train.loop import train as train_run
     from areca.train.saves import describe
 
@@ -60,6 +61,8 @@ def train(
             f"({result['n_params']:,} parameters without embeddings, {result['flops_exact']:.3g} exact FLOPs, "
             f"{result['seconds']:.1f} s)"
         )
+        if "energy_kwh" in result:
+            print(summary_of(result))
         if "saves" in result:
             print(describe(result["saves"]))
         if result.get("rewinds"):

@@ -1,6 +1,14 @@
-"""Thermal design power of CPUs, as their makers print it, for the estimate where there is no sensor."""
+"""Watts of a CPU core, for the estimate where there is no sensor: thermal design power over cores, as makers print it.
 
+A few CPUs are known here. With codecarbon installed (the extra `energy`) its table of some thousands is asked too; it
+has a package's TDP but not its cores, so it serves a machine that shows its own: a virtual one does not.
+"""
+
+import re
+from dataclasses import dataclass
 from pathlib import Path
+
+from areca.footprint import maintained
 
 # Part as it appears in the system's name for the CPU -> (TDP in watts, cores). Makers' data sheets.
 TDP: dict[str, tuple[int, int]] = {
@@ -17,27 +25,71 @@ TDP: dict[str, tuple[int, int]] = {
     "i7-1165G7": (28, 4),
 }
 ASSUMED_WATTS_PER_CORE = 10.0  # the upper end of the table: the board and memory are not in a TDP
+CPUINFO = Path("/proc/cpuinfo")
 
 
-def cpu_watts_per_core(name: str) -> tuple[float, str]:
-    """(watts a core, where they are from) of a CPU by its name; an assumption, said to be one, if it is not known."""
+@dataclass(frozen=True)
+class CpuWatts:
+    """What a core is taken to draw, where that is from, and its kind."""
+
+    watts_per_core: float
+    source: str
+    kind: str
+
+
+def cpu_watts(name: str, cpuinfo: Path = CPUINFO) -> CpuWatts:
+    """Watts a core of a CPU by its name; an assumption, said to be one, if it is not known."""
     for part, (watts, cores) in TDP.items():
-        if part in name:
-            return watts / cores, f"TDP of {part}, {watts} W for {cores} cores; no sensor was read"
-    return (
+        if re.search(rf"{re.escape(part)}(?![0-9A-Za-z])", name):  # Gold 6248, not 6248R
+            return CpuWatts(
+                watts / cores, f"TDP of {part}, {watts} W for {cores} cores; no sensor was read", "estimated (TDP)"
+            )
+    found = maintained.cpu_tdp(plain(name))
+    cores = _cores(cpuinfo, name) if found else None
+    if found and cores:
+        return CpuWatts(
+            found / cores,
+            f"TDP of {name}, {found:g} W ({maintained.source()}) for {cores} cores; no sensor was read",
+            "estimated (TDP)",
+        )
+    why = f" (its TDP is {found:g} W, but a virtual machine does not say of how many cores)" if found else ""
+    return CpuWatts(
         ASSUMED_WATTS_PER_CORE,
-        f"{ASSUMED_WATTS_PER_CORE:g} W a core assumed for {name or 'an unknown CPU'}; no sensor was read",
+        f"{ASSUMED_WATTS_PER_CORE:g} W a core assumed for {name or 'an unknown CPU'}{why}; no sensor was read",
+        "assumed",
     )
 
 
-def cpu_name() -> str:
+def plain(name: str) -> str:
+    """A CPU's name without what systems add to it: marks, clock, "CPU", number of cores."""
+    name = re.sub(
+        r"\((R|TM|C)\)|\bCPU\b|@.*|\d+-Core Processor.*|\bProcessor\b.*|\bwith Radeon.*", "", name, flags=re.I
+    )
+    return " ".join(name.split()).lower()
+
+
+def cpu_name(cpuinfo: Path = CPUINFO) -> str:
     """This machine's CPU by name, or "" where the system does not say."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
+    if (name := _field(cpuinfo, "model name")) is not None:
+        return name
     import platform
 
     return platform.processor()
+
+
+def _cores(cpuinfo: Path, name: str) -> int | None:
+    """Cores of one package of this machine, if it is that CPU and no virtual machine."""
+    if _field(cpuinfo, "model name") != name or "hypervisor" in (_field(cpuinfo, "flags") or "hypervisor").split():
+        return None
+    cores = _field(cpuinfo, "cpu cores") or ""
+    return int(cores) if cores.isdigit() and int(cores) > 0 else None
+
+
+def _field(cpuinfo: Path, name: str) -> str | None:
+    try:
+        for line in cpuinfo.read_text().splitlines():
+            if line.partition(":")[0].strip() == name:
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return None

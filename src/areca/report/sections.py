@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from areca.report import markup, saves
+from areca.report import energy, markup, saves
 from areca.report.gather import Gathered, Run, at_least, number, objects
-from areca.report.headline import energy, kind
 from areca.report.law import Law
 from areca.report.markup import Cell, absent, facts, note, percent, power, section, si, table, text
 
@@ -156,22 +155,9 @@ def sample_texts(samples: list[dict[str, Any]] | None) -> str:
 
 def costs(found: Gathered, summary: dict[str, Any]) -> str:
     """Seconds by stage, energy and carbon, each energy figure with its kind."""
-    power_used, carbon = summary["energy_kwh"], summary["carbon_kg"]
     what = "time, all stages" if (found.quickstart or {}).get("stages") else "training time, all runs"
     entries = [(what, markup.duration(summary["seconds"], summary["seconds_at_least"]))]
-    if power_used:
-        entries.append((f"energy, {kind(power_used)}", energy(power_used)))
-    if carbon:
-        entries.append(
-            (f"carbon, {kind(carbon)}", f"{markup.significant(1000 * carbon['value'], 3)} g CO<sub>2</sub>e")
-        )
-    body = facts(entries)
-    if power_used and "estimat" in power_used["kind"].lower():
-        body += note("Energy and carbon are estimates, not measurements: see the kind beside each figure.")
-    if not power_used:
-        body += absent("No run recorded its energy.")
-    elif power_used["runs_without"]:
-        body += absent(f"{power_used['runs_without']} of the runs recorded no energy and are not in the sum.")
+    body = facts(entries + energy.entries(found, summary)) + energy.notes(found, summary)
     stages = objects((found.quickstart or {}).get("stages"))
     known = [(text(s.get("name", "?")), number(s, "seconds"), at_least(s)) for s in stages]
     longest = max((s for _, s, _ in known if s), default=None)

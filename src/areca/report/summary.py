@@ -18,6 +18,7 @@ def summarise(found: Gathered, law: Law | None) -> dict[str, Any]:
         "law": _law(law),
         "energy_kwh": total(found.all_runs, "energy_kwh"),
         "carbon_kg": total(found.all_runs, "carbon_kg"),
+        "carbon_net_kg": total(found.all_runs, "carbon_net_kg"),
         "seconds": _seconds(found),
         "seconds_at_least": any(at_least(stage) for stage in _stages(found)),
         "missing": found.missing,

@@ -202,6 +202,7 @@ def _law(out: Path, settings: Settings) -> Any:
 
 def _plan(out: Path, law: Any, settings: Settings, budget: float) -> dict[str, Any]:
     from areca.plan.plan import plan_run
+    from areca.plan.template import cost_at, find_template
 
     path = out / "plan.json"
     if not path.exists():
@@ -214,7 +215,8 @@ def _plan(out: Path, law: Any, settings: Settings, budget: float) -> dict[str, A
             context=settings.context,
             batch=lambda shape: recipe.batch_sequences(shape, budget, settings.context),
         )
-        write_json(path, plan.to_dict())
+        cost = cost_at(find_template([out / "ladder"]), plan.best.flops_exact)
+        write_json(path, replace(plan, cost=cost).to_dict())
     return read_json(path)
 
 

@@ -10,6 +10,7 @@ from areca.config import RunConfig, check_seed, differences, from_dict, to_dict
 from areca.data.store import TokenStore
 from areca.errors import CheckpointError, ConfigError, DataError, Diverged
 from areca.files import read_json
+from areca.footprint.regions import here
 from areca.model.counts import attention_flops_per_token, count_params, exact_flops_per_token
 from areca.train import guard, schedules
 from areca.train.checkpoint import Checkpoints
@@ -33,6 +34,7 @@ def check(config: RunConfig, store: TokenStore) -> None:
     schedules.check(config.schedule, config.batch, config.tokens, config.data.context)
     make_optimizer(config.optimizer, None)
     guard.check(config.guard)
+    here()  # a place that is not known is refused before the run, not after it
     least = {"evaluation.batch": 1, "evaluation.every_tokens": 0, "evaluation.max_tokens": 0}
     least |= {"checkpoint.every_steps": 0, "checkpoint.keep_last": 1, "checkpoint.keep_every_steps": 0}
     for name, smallest in least.items():

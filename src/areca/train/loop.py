@@ -22,6 +22,7 @@ from areca.data.batches import Batches
 from areca.data.store import TokenStore
 from areca.errors import Diverged, Interrupted, TrainingError
 from areca.files import write_json
+from areca.footprint.sessions import expected_power, sessions_of, start_meter
 from areca.model.counts import count_params
 from areca.train import guard, rewinds, schedules
 from areca.train.checkpoint import Checkpoints
@@ -33,6 +34,7 @@ from areca.train.saves import Saves, state_bytes
 from areca.train.signals import Stop, stop_requests
 
 if TYPE_CHECKING:
+    from areca.footprint.meter import Meter
     from areca.model.layout import Layout
 
 RUN_AHEAD = 8  # steps enqueued before their metrics are read (more than 32 with a collective hang XLA on the CPU)
@@ -110,6 +112,7 @@ class _Run:
     """The moving parts of one run in progress."""
 
     state: Any  # TrainState
+    meter: "Meter | None" = None
 
     def __init__(
         self,
@@ -140,6 +143,8 @@ class _Run:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self.meter is not None:
+            self.meter.close()
         self.checkpoints.close()
 
     def begin(self, from_step: int | None, say: Say) -> None:
@@ -162,10 +167,12 @@ class _Run:
         self.compile_seconds = time.perf_counter() - started
         past, rows = read_events(self.run_dir), read_metrics(self.run_dir)
         self.saves, self.state_bytes = Saves(rows, past), state_bytes(self.abstract)
+        self.sessions = sessions_of(past)
         abandoned = sum(e["seconds"] for e in past if e["event"] == "rewind")
         self.seconds = sum(row["seconds"] for row in rows) + abandoned
         self.record.append_event("resume" if resumed else "start", step=self.step, peak_flops=self.machine.peak,
-                                 peak_source=self.machine.source, compile_seconds=self.compile_seconds)  # fmt: skip
+                                 peak_source=self.machine.source, compile_seconds=self.compile_seconds,
+                                 power=self.power)  # fmt: skip
         if (untold := rewinds.untold(self.rewinds, past)) is not None:
             self._tell(untold, 0.0)
         if resumed:
@@ -178,6 +185,9 @@ class _Run:
         from areca.train.evaluate import Evaluator
 
         c = self.config
+        topology, devices = self.identity["topology"], c.parallel.data * c.parallel.model
+        self.meter = start_meter(topology["backend"], devices)
+        self.power = expected_power(topology, devices, min(topology["threads"] or 0, runtime.available_cores()))
         self.machine = efficiency.Machine.of(c)
         started = time.perf_counter()
         layout = layout_of(c)
@@ -311,6 +321,7 @@ class _Run:
             rows=read_metrics(self.run_dir),
             machine=self.machine,
             past=self.rewinds,
+            sessions=[*self.sessions, {"power": self.power, "reading": self._used(), "ended": True}],
             measured={
                 "seconds": self.seconds,
                 "compile_seconds": self.compile_seconds,
@@ -357,6 +368,7 @@ class _Run:
             "seconds": seconds,
             "steady": self.steady,
             "saving": saving,
+            "watts": self.meter.watts if self.meter else None,
         }
         self.steady = True
         self.saves.step(row)
@@ -381,6 +393,10 @@ class _Run:
                 )
             )
 
+    def _used(self) -> dict[str, Any] | None:
+        """What the meter has read in this session, for events.jsonl."""
+        return self.meter.reading() if self.meter else None
+
     def _restart_clock(self) -> None:
         """The time up to now is no step's, and the next step is no steady one."""
         self.last_read, self.steady = time.perf_counter(), False
@@ -391,7 +407,7 @@ class _Run:
             if (spike := self.detector.observe(row)) is not None:
                 raise _Spiked(spike)
         elif guard.not_finite(row):
-            self.record.append_event("not_finite", **{k: row[k] for k in ("step", *guard.FINITE)})
+            self.record.append_event("not_finite", energy=self._used(), **{k: row[k] for k in ("step", *guard.FINITE)})
             raise guard.diverged(self.config, row, self.checkpoints.latest())
 
     def _drain(self, listener: Listener | None) -> None:
@@ -425,7 +441,7 @@ class _Run:
         host = {"step": self.step, "tokens": self.plan[self.step - 1].tokens, "rewinds": rewinds.to_json(self.rewinds)}
         self.checkpoints.save(self.step, self.state, host)
         blocked = time.perf_counter() - started
-        self.record.append_event("save", step=self.step, why=why, blocked_seconds=blocked)
+        self.record.append_event("save", step=self.step, why=why, blocked_seconds=blocked, energy=self._used())
         if why == "interval":
             self.saves.saved(blocked)
         elif why == "end":
@@ -435,7 +451,7 @@ class _Run:
 
     def _evaluate(self, step: int) -> dict[str, Any]:
         held_out = self.evaluate(self.state.params)
-        self.record.append_event("evaluate", step=step, tokens=self.plan[step - 1].tokens, **{
+        self.record.append_event("evaluate", step=step, tokens=self.plan[step - 1].tokens, energy=self._used(), **{
             k: v for k, v in held_out.items() if k != "tokens"})  # fmt: skip
         if not math.isfinite(held_out["loss"]):
             raise Diverged(f"the held-out loss at step {step} is {held_out['loss']}: training has diverged.")

@@ -22,7 +22,7 @@ from areca.train.checkpoint_files import RECORD
 
 RUN, METRICS, EVENTS, CHECKPOINTS = "run.json", "metrics.jsonl", "events.jsonl", "checkpoints"
 # Differ between two equal runs.
-TIMING_FIELDS = frozenset({"tokens_per_second", "mfu", "hfu", "seconds", "steady", "saving"})
+TIMING_FIELDS = frozenset({"tokens_per_second", "mfu", "hfu", "seconds", "steady", "saving", "watts"})
 
 
 class RunRecord:

@@ -6,14 +6,19 @@ the token store. Changes nothing.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from areca import runtime
 from areca.config import RunConfig, check_seed, from_dict
 from areca.data.store import TokenStore
 from areca.data.tokenizer import Tokenizer, load_tokenizer
 from areca.errors import CheckpointError, ConfigError, DataError
 from areca.files import sha256_file
+from areca.footprint.planned import per_1000_tokens
+from areca.footprint.regions import here
+from areca.footprint.sessions import Watch
 from areca.model.decode import Sampling, generate
 from areca.model.decoder import Decoder
 from areca.train.checkpoint import Checkpoints
@@ -95,23 +100,46 @@ def sample(
     whether the model ended the document. Bytes that are no UTF-8 (a character cut in two) read as U+FFFD. Texts longer
     than the training context go on from their last half context. Raises what `load_model` and `decode.generate` do.
     """
-    sampling = Sampling(temperature, top_k, top_p)
+    return sample_and_cost(run_dir, prompts, tokens, Sampling(temperature, top_k, top_p), seed, step, store)[0]
+
+
+def sample_and_cost(
+    run_dir: Path | str,
+    prompts: Sequence[str],
+    tokens: int,
+    sampling: Sampling,
+    seed: int = 0,
+    step: int | None = None,
+    store: Path | str | None = None,
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """What `sample` returns, and what it took: energy and carbon, and both per 1,000 tokens of the continuations.
+
+    From the first prompt read to the last token drawn; loading the model and compiling are not in it, as they are not
+    in what a thousand tokens more would take.
+    """
     sampling.check()
     check_seed(seed)
+    place = here()
     model = load_model(run_dir, step, store)
     tokenizer = model.tokenizer
     starts = [tokenizer.encode(p) or [tokenizer.eod_id] for p in prompts]
-    texts = generate(
+    draw = partial(
+        generate,
         model.config.model,
         model.params,
         starts,
-        tokens=tokens,
         context=model.config.data.context,
         sampling=sampling,
         seed=seed,
         stop=tokenizer.eod_id,
         vocabulary=tokenizer.vocab_size,
     )
+    draw(tokens=min(2, tokens))  # compiles all programs
+    cores = runtime.available_cores()
+    with Watch(runtime.topology(cores), 1, cores) as watch:
+        texts = draw(tokens=tokens)
+    cost = watch.footprint(place)
+    cost |= per_1000_tokens(cost, max(1, sum(map(len, texts))))
     return [
         {
             "prompt": _shown(tokenizer, start),
@@ -120,7 +148,7 @@ def sample(
             "ended": ids[-1:] == [tokenizer.eod_id],
         }
         for start, ids in zip(starts, texts, strict=True)
-    ]
+    ], cost
 
 
 def _shown(tokenizer: Tokenizer, ids: Sequence[int]) -> str:

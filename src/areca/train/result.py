@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from areca import runtime
 from areca.config import RunConfig
+from areca.footprint.regions import here
+from areca.footprint.sessions import footprint
 from areca.model.counts import count_params, exact_flops_per_token, six_nd
 from areca.train import rewinds
 from areca.train.efficiency import Machine, steady_tokens_per_second
@@ -18,12 +19,14 @@ def result_of(
     rows: Sequence[Mapping[str, Any]],
     machine: Machine,
     past: rewinds.Rewinds,
+    sessions: Sequence[Mapping[str, Any]],
     measured: Mapping[str, Any],
     labels: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The content of result.json: N, D, FLOPs of both kinds, losses in nats, speed, seconds, energy and carbon.
 
-    `rows` are the lines of metrics.jsonl, `identity` run.json, `held_out` the last evaluation, `past` the rewinds.
+    `rows` are the lines of metrics.jsonl, `identity` run.json, `held_out` the last evaluation, `past` the rewinds,
+    `sessions` what each process at work on the run used (`areca.footprint.sessions`).
     `measured` has what only the process knows, `seconds` of all steps among it.
     """
     last = rows[-max(1, len(rows) // 20) :]
@@ -51,15 +54,5 @@ def result_of(
         **measured,
         "labels": dict(labels),
         **{k: identity[k] for k in ("together",) if k in identity},
-        **_footprint(measured["seconds"] + measured["saves"]["blocked_seconds"], identity["topology"]),
+        **footprint(sessions, here(), training_seconds=measured["seconds"] + measured["saves"]["blocked_seconds"]),
     }
-
-
-def _footprint(seconds: float, topology: Mapping[str, Any]) -> dict[str, Any]:
-    """Energy and carbon of steps and saves: an estimate from the cores in use on a CPU, unknown elsewhere."""
-    from areca.footprint.energy import estimate_run
-
-    if topology["backend"] != "cpu":
-        unknown = {"value": None, "kind": f"unknown: no sensor is read for {topology['device_kind']}"}
-        return {"energy_kwh": unknown, "carbon_kg": unknown}
-    return estimate_run(seconds, min(topology["threads"], runtime.available_cores()))

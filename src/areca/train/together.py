@@ -148,6 +148,7 @@ class _One(_Run):
     def _compile(self) -> float:
         g = self.group
         self.machine, self.abstract, self.evaluate = g.machine, g.abstract, g.evaluate
+        self.power, self.meter = g.power, g.meter and g.meter.shared(len(g.places))
         self.init_state = lambda: g.first(np.uint32(self.config.seed))
         return time.perf_counter() - g.compile_seconds / len(g.places)
 
@@ -183,6 +184,8 @@ class _Group(_Run):
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self.meter is not None:
+            self.meter.close()
         self.opened.close()
 
     def begin(self, from_step: int | None, say: Say) -> None:
