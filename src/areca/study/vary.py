@@ -18,12 +18,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from areca.config import EvalConfig, ModelConfig, RunConfig, ScheduleConfig
+from areca.config import EvalConfig, RunConfig, ScheduleConfig
 from areca.data.order import Order
 from areca.data.store import TokenStore
 from areca.errors import ConfigError
 from areca.model.counts import count_params, exact_flops_per_token
 from areca.study import recipe
+from areca.study.equal_shapes import equal_shape, with_heads
 from areca.study.ladder import Ladder, enough, plan_ladder, rate_factors
 from areca.study.pool import Job
 
@@ -44,7 +45,6 @@ MEANT_FOR: dict[str, tuple[Vary, ...]] = {
     "batches": ("batch",),
 }
 TOKENS_PER_PARAMETER = 20  # of a run whose tokens are not given
-N_TOLERANCE = 0.01  # by which shapes of a sweep may differ in N
 WARMUP = 0.05  # of a run at a constant rate
 
 
@@ -197,7 +197,7 @@ def _data(s: Settings, store: TokenStore) -> Iterator[Point]:
                 config = _run(s, store, model, steps, batch)
                 config = replace(config, data=replace(config.data, fraction=fraction))
                 name = f"n{count_params(model).non_embedding}-f{fraction:g}-d{config.tokens}"
-                yield Point(name, {"fraction": fraction}, config)
+                yield Point(name, {"fraction": fraction, "passes": round(config.tokens / size, 4)}, config)
 
 
 def _shape(s: Settings, store: TokenStore) -> Iterator[Point]:
@@ -208,50 +208,12 @@ def _shape(s: Settings, store: TokenStore) -> Iterator[Point]:
         tokens = s.tokens or TOKENS_PER_PARAMETER * wanted
         batch = max(2, round(recipe.batch_tokens(tokens) / s.context))
         shapes = {f"l{n}": equal_shape(like, n) for n in sorted(s.depths)}
-        shapes |= {f"h{h}": _with_heads(like, h) for h in sorted(s.heads)}
+        shapes |= {f"h{h}": with_heads(like, h) for h in sorted(s.heads)}
         for name, model in shapes.items():
             config = _run(s, store, model, max(1, round(tokens / (batch * s.context))), batch)
             labels = {"n_layers": model.n_layers, "d_model": model.d_model, "n_heads": model.n_heads}
             labels |= {"aspect_ratio": model.d_model / model.n_layers, "target_n_params": wanted}
             yield Point(f"n{wanted}-{name}", labels, config)
-
-
-def equal_shape(like: ModelConfig, layers: int) -> ModelConfig:
-    """The decoder of so many layers with the N of `like`: the width at which F is nearest 4 D, and then that F."""
-    wanted = count_params(like).non_embedding
-    found = []
-    for width in range(8, 8 * like.d_model, 8):
-        heads = recipe.heads_near_16(width)
-        model = replace(like, d_model=width, n_layers=layers, n_heads=heads, head_dim=width // heads)
-        if (filled := _filled(model, wanted)) is not None:
-            found.append(filled)
-    if not found:
-        raise ConfigError(
-            f"no decoder of {layers} layers has the {wanted:,} parameters of width {like.d_model} within "
-            f"{N_TOLERANCE:.0%}; leave that depth out, or give a larger width."
-        )
-    return min(found, key=lambda m: abs(math.log(m.d_ff / (4 * m.d_model))))
-
-
-def _with_heads(like: ModelConfig, heads: int) -> ModelConfig:
-    """`like` with other heads, F making up for what the shared key and value head takes or leaves."""
-    if like.d_model % (2 * heads):
-        raise ConfigError(f"--heads has {heads}, which does not divide the width {like.d_model} into even heads.")
-    model = replace(like, n_heads=heads, head_dim=like.d_model // heads)
-    filled = _filled(model, count_params(like).non_embedding)
-    assert filled is not None
-    return filled
-
-
-def _filled(model: ModelConfig, wanted: int) -> ModelConfig | None:
-    """`model` with the F that brings its N nearest `wanted`; None if that is no decoder, or off by N_TOLERANCE."""
-    least = replace(model, d_ff=1)
-    each = count_params(least).mlp
-    d_ff = 1 + round((wanted - count_params(least).non_embedding) / each)
-    if d_ff < 1:
-        return None
-    made = replace(model, d_ff=d_ff).resolved()
-    return made if abs(count_params(made).non_embedding / wanted - 1) <= N_TOLERANCE else None
 
 
 def _context(s: Settings, store: TokenStore) -> Iterator[Point]:
