@@ -1,4 +1,4 @@
-"""Critical batches: Kaplan's published law, trade-offs drawn from known S_min and E_min, and where steps are read off."""
+"""Critical batches: Kaplan's published law, trade-offs drawn from known minima, and where steps are read off."""
 
 import math
 
