@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from areca.config import EvalConfig, RunConfig, ScheduleConfig
+from areca.config import EvalConfig, ModelConfig, RunConfig, ScheduleConfig
 from areca.data.order import Order
 from areca.data.store import TokenStore
 from areca.errors import ConfigError
