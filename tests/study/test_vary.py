@@ -137,7 +137,14 @@ def test_text_that_would_be_read_again_is_refused_unless_it_may_be(tiny_store, t
 @pytest.mark.slow
 def test_a_sweep_is_a_ladder_that_goes_on_is_refused_with_others_and_is_read_by_fit(tiny_store, tmp_path):
     def sweep(**changes):
-        settings = {"widths": (16,), "fractions": (0.05, 0.1), "epochs": (2,), "evaluations": 3, "tokens": 9000, **changes}
+        settings = {
+            "widths": (16,),
+            "fractions": (0.05, 0.1),
+            "epochs": (2,),
+            "evaluations": 3,
+            "tokens": 9000,
+            **changes,
+        }
         return _plan("data", tiny_store, tmp_path / "sweep", **settings)
 
     def run(ladder):
