@@ -117,7 +117,9 @@ def test_seeds_and_rates_are_of_all_points(tiny_store, tmp_path):
         ("data", {"fractions": (0.1, 0.1)}, "give different numbers above 0"),
         ("shape", {"widths": (15,)}, "give even widths"),
         ("shape", {"widths": (16,), "heads": (3,)}, "--heads has 3, which does not divide the width 16"),
-        ("batch", {"tokens": -1}, "must be positive"),
+        ("batch", {"tokens": -1}, "--tokens is -1"),
+        ("batch", {"context": 0}, "context is 0"),
+        ("batch", {"evaluations": -2}, "evaluations -2"),
         ("size", {}, "give positive numbers of FLOPs"),
     ],
 )

@@ -130,3 +130,18 @@ def test_runs_of_one_program_measure_each_its_own(tiny_store, tmp_path):
     shared, alone = read_metrics(tmp_path / "run-1"), read_metrics(tmp_path / "alone")
     assert [r["noise_trace"] for r in shared] == pytest.approx([r["noise_trace"] for r in alone], rel=1e-3)
     assert shared[0]["noise_trace"] != read_metrics(tmp_path / "run-0")[0]["noise_trace"]
+
+
+def test_the_flag_cuts_every_batch_of_the_run(tiny_store, tmp_path, capsys):
+    import json
+
+    from areca.cli.main import main
+    from areca.config import to_dict
+
+    (tmp_path / "run.json").write_text(json.dumps(to_dict(tiny_config(tiny_store, batch=BatchConfig(((0, 7),))))))
+    command = ["train", str(tmp_path / "run.json"), "--out", str(tmp_path / "run"), "--noise-scale"]
+    assert main(command) == 0
+    assert "gradient noise scale at the end" in capsys.readouterr().out
+    assert read_json(tmp_path / "run" / "run.json")["config"]["noise_parts"] == 7
+    assert main([*command[:-1], "--resume"]) == 2
+    assert "noise_parts: 7 -> 0" in capsys.readouterr().err

@@ -67,7 +67,7 @@ def _with_hints(function: Callable[..., Any]) -> Callable[..., tuple[tuple[Any, 
         elif type(None) in kinds:
             settings["metavar"] = next(k for k in kinds if k is not type(None)).__name__.upper()
         says = any(words in texts.get(p.name, "") for words in ("not given", "(default", "leave it out"))
-        stands_for_none = p.default in (None, "", 0) and p.name != "seed"  # 0 is a seed
+        stands_for_none = p.default in (None, "", 0, ()) and p.name != "seed"  # 0 is a seed
         if p.default is not p.empty and (says or stands_for_none or isinstance(p.default, bool)):
             settings["help_behavior_hint"] = ""
         annotation = Annotated[hints[p.name], tyro.conf.arg(**settings)] if settings else hints[p.name]

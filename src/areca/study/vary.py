@@ -104,6 +104,8 @@ def plan_family(
                 f"--{name.replace('_', '-')} is for ladders that vary {' or '.join(meant)}, and this one varies "
                 f"{vary}; leave it out."
             )
+    if given.get("tokens", 1) < 1:
+        raise ConfigError(f"--tokens is {given['tokens']}; give how many tokens a run takes, such as 1000000.")
     if vary != "size":
         return plan_sweep(
             vary, directory, store, Settings(**given), seed=seed, seeds=seeds, learning_rates=learning_rates
@@ -170,10 +172,8 @@ def _check(vary: Vary, s: Settings) -> None:
             continue
         if (not values and name != "heads") or not all(v > 0 for v in values) or len(set(values)) < len(values):
             raise ConfigError(f"--{name} is {list(values)}; give different numbers above 0.")
-    if s.context < 1 or s.tokens < 0 or s.evaluations < 0:
-        raise ConfigError(
-            f"context {s.context}, tokens {s.tokens} and evaluations {s.evaluations} must be positive, or left out."
-        )
+    if s.context < 1 or s.evaluations < 0:
+        raise ConfigError(f"context is {s.context} and evaluations {s.evaluations}; give at least 1, and 0 or more.")
     if vary == "data" and not all(f <= 1 for f in s.fractions):
         raise ConfigError(f"--fractions is {list(s.fractions)}; they are parts of the text, at most 1.")
     if vary != "data" and len(s.epochs) > 1:
