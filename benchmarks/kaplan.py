@@ -39,6 +39,7 @@ SWEEPS: dict[str, dict[str, Any]] = {  # directory -> what it varies and how
     "batch-1": {"vary": "batch", "seed": 1, "tokens": 500_000, "batches": (2, 4, 8, 16, 32, 64, 128, 256)},
 }
 RATES = {"batch": (0.25, 0.5, 1.0, 2.0), "batch-1": (0.5, 1.0, 2.0)}  # factors of the recipe's
+R_STAR = 15.39  # Muennighoff et al. 2023: D_eff = U + U R* (1 - exp(-(passes - 1) / R*))
 TARGETS = (4.6, 4.4, 4.2, 4.0, 3.9, 3.8, 3.7, 3.6, 3.5)  # nats a token
 
 
@@ -82,7 +83,9 @@ def make(out: Path, store: Path) -> None:
 
 
 def write_tables(out: Path, directory: Path) -> None:
-    """kaplan-data.csv, -shape.csv, -context.csv with a row a run, and kaplan-batch.csv with a row a run and target."""
+    """kaplan-data.csv, -shape.csv and -context.csv with a row a run, kaplan-batch.csv with a row a run and target, and
+    kaplan-early-stopped.csv with a row a size and text: its D is the distinct text, its loss that of the best step.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     rows: dict[str, list[dict]] = defaultdict(list)
     for name, asked in SWEEPS.items():
@@ -91,7 +94,13 @@ def write_tables(out: Path, directory: Path) -> None:
             path = out / name / "runs" / run["name"]
             if (path / "result.json").exists():
                 rows[vary] += batch_rows(path) if vary == "batch" else [run_row(path)]
+    rows["early-stopped"] = [
+        {"n_params": int(n), "n_tokens": int(u), "loss": round(loss, 5)}
+        for (n, u), loss in best_of_passes(rows["data"]).items()
+    ]
     for vary, found in rows.items():
+        if not found:
+            continue
         with open(directory / f"kaplan-{vary}.csv", "w", newline="") as file:
             writer = csv.DictWriter(file, list(found[0]), lineterminator="\n")
             writer.writeheader()
@@ -226,15 +235,35 @@ def show_data(rows: list[dict]) -> None:
     print(f"  L(N, D): alpha_N {fit.alpha_n:.3f} {pair(fit.alpha_n_interval)}, alpha_D {fit.alpha_d:.3f} "
           f"{pair(fit.alpha_d_interval)}, overfitting in N^{fit.exponent:.2f} {pair(fit.exponent_interval)} / D, "
           f"scatter {fit.scatter:.2%}")  # fmt: skip
-    print("repeated text: final loss (best along the run) at the longest runs, by passes")
-    longest = max(r["n_tokens"] for r in rows)
-    for size in sizes:
-        told = defaultdict(list)
-        for r in rows:
-            if r["n_params"] == size and r["n_tokens"] == longest:
-                told[r["n_tokens"] / r["unique_tokens"]].append((r["loss"], r["loss_best"]))
-        cells = [f"{p:.1f}: {np.mean(v, axis=0)[0]:.4f} ({np.mean(v, axis=0)[1]:.4f})" for p, v in sorted(told.items())]
-        print(f"  N {size:>8,.0f} ", "  ".join(cells))
+    print("repeated text: what D_eff of fresh text, over the text, would have given the loss of so many passes")
+    for n, text, passes, worth, final in repeated(rows):
+        muennighoff = 1 + R_STAR * (1 - math.exp(-(passes - 1) / R_STAR))
+        print(f"  N {n:>8,.0f} U {text:>9,.0f} passes {passes:5.1f}: {worth:5.1f} (final loss {final:+.1%} over the "
+              f"best along the run); Muennighoff et al. {muennighoff:.1f}")  # fmt: skip
+
+
+def repeated(rows: list[dict]) -> list[tuple[float, float, float, float, float]]:
+    """(N, U, passes, D_eff / U, final loss over the best along the run - 1) of the runs that read a text repeatedly.
+
+    D_eff is where the runs of one pass of that size, with a line in ln L over ln D between them, have the same best
+    loss; runs that beat the longest of these are left out.
+    """
+    cells: dict[tuple, list[dict]] = defaultdict(list)
+    for r in rows:
+        cells[r["n_params"], r["fraction"], r["n_tokens"]].append(r)
+    mean = {k: {c: statistics.mean(r[c] for r in v) for c in ("loss", "loss_best", "unique_tokens")}
+            for k, v in cells.items()}  # fmt: skip
+    found = []
+    for (n, _, d), m in sorted(mean.items()):
+        passes = d / m["unique_tokens"]
+        fresh = sorted(
+            (v["loss_best"], t) for (size, _, t), v in mean.items() if size == n and t < 1.02 * v["unique_tokens"]
+        )
+        if passes > 1.5 and len(fresh) > 1 and fresh[0][0] <= m["loss_best"] <= fresh[-1][0]:
+            loss, tokens = zip(*fresh, strict=True)
+            worth = math.exp(np.interp(math.log(m["loss_best"]), np.log(loss), np.log(tokens))) / m["unique_tokens"]
+            found.append((n, m["unique_tokens"], passes, worth, m["loss"] / m["loss_best"] - 1))
+    return found
 
 
 def show_against(rows: list[dict], what: str) -> None:

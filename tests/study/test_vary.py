@@ -13,6 +13,7 @@ from areca.model.counts import count_params
 from areca.study import recipe
 from areca.study.equal_shapes import equal_shape
 from areca.study.ladder import describe, run_ladder
+from areca.study.programs import groups
 from areca.study.vary import Settings, plan_family, plan_sweep
 from areca.train.loop import train
 from areca.train.record import read_evaluations
@@ -184,3 +185,10 @@ def test_of_a_step_that_is_evaluated_again_the_last_counts(tiny_store, tmp_path)
     with open(tmp_path / "run" / "events.jsonl", "a") as file:
         file.write('{"time": 1.0, "event": "evaluate", "step": 4, "tokens": 256, "loss": 0.5}\n')
     assert read_evaluations(tmp_path / "run")[0]["loss"] == 0.5
+
+
+def test_rates_of_one_batch_can_share_a_program(tiny_store, tmp_path):
+    jobs = _plan(
+        "batch", tiny_store, tmp_path, widths=(16,), tokens=2000, batches=(2, 8), learning_rates=(0.5, 1, 2)
+    ).jobs
+    assert [[j.labels["batch_tokens"] for j in g] for g in groups(jobs)] == [[32] * 3, [128] * 3]

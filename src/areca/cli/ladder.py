@@ -102,7 +102,7 @@ def ladder(
         shared = sum("together" in r for r in results)
         rounding = f", {shared} of them in shared programs and so as alone to rounding only" if shared else ""
         print(
-            f"{len(results)} run{'s' if len(results) != 1 else ''}{diverged} in {out}{rounding}; fit their law with "
-            f"`areca fit {out}`."
+            f"{len(results)} run{'s' if len(results) != 1 else ''}{diverged} in {out}{rounding}; "
+            + (f"fit their law with `areca fit {out}`." if vary in ("size", "data") else f"see `areca report {out}`.")
         )
     return 0

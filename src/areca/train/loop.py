@@ -353,9 +353,8 @@ class _Run:
 
         p, rate, metrics, seconds, saving = taken
         names = METRICS + ESTIMATES if self.config.noise_parts else METRICS
-        values = dict(zip(names, map(float, metrics), strict=True))
-        if self.config.noise_parts:
-            values["noise_scale"] = self.noise.observe(values)
+        values: dict[str, float] = dict(zip(names, map(float, metrics), strict=True))
+        scale = {"noise_scale": self.noise.observe(values)} if self.config.noise_parts else {}
         self.seconds += seconds
         self.here = self.here[0] + 1, self.here[1] + seconds
         speed = p.batch * self.config.data.context / seconds
@@ -364,6 +363,7 @@ class _Run:
             "step": p.step,
             "tokens": p.tokens,
             **values,
+            **scale,
             "learning_rate": rate,
             "batch": p.batch,
             "tokens_per_second": speed,
