@@ -64,7 +64,7 @@ def ladder(
         seeds: runs of each size, budget and learning rate, which differ in parameters and data order.
         learning_rates: factors of the recipe's own learning rate.
         epochs: how often a run may read the same text, at most; 1 if not given. For data a run for each of several
-            numbers of passes, no longer than --tokens; 4 16 64 if not given.
+            numbers of passes, no longer than --tokens; 1 4 16 64 if not given.
         together: how runs share the machine: processes, one a core (the bits of runs alone); vmap, runs that differ in
             seed and learning rate as one program (equal to rounding); one after another; auto chooses and says which.
         workers: programs at a time; 0 means one for each core, one on an accelerator.

@@ -10,6 +10,7 @@ Nothing is remembered between calls: resuming, rewinding or skipping needs an in
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 
@@ -73,7 +74,8 @@ class Order:
             if count == stop - start:
                 numbers = grain.MapDataset.range(start, stop)
             else:
-                numbers = grain.MapDataset.source(start + first_of(self.seed, name, stop - start, count))
+                chosen = start + first_of(self.seed, name, stop - start, count)
+                numbers = grain.MapDataset.source(cast(Any, chosen))
             parts.append(numbers.shuffle(seed=_seed(self.seed, name)).repeat(reseed_each_epoch=True))
         return parts[0] if len(parts) == 1 else grain.MapDataset.mix(parts, weights)
 

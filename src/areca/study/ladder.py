@@ -150,14 +150,16 @@ def shapes_around(vocab_size: int, budget: float, sizes: int) -> list[ModelConfi
     return [family[j] for j in sorted(chosen)]
 
 
-def enough(store: TokenStore, config: RunConfig, name: str, epochs: float) -> float:
+def enough(
+    store: TokenStore, config: RunConfig, name: str, epochs: float, instead: str = "a smaller budget, larger sizes"
+) -> float:
     """How often a run reads the corpus it reads most often; DataError if that is more often than `epochs`."""
     read = passes(store, config)
     for corpus, times in read.items():
         if not times <= epochs:
             raise DataError(
                 f"run {name} reads {config.tokens:,} tokens, which is the corpus {corpus} of {store.path} {times:.2g} "
-                f"times over; give a smaller budget, larger sizes, more text, or --epochs {math.ceil(times)}."
+                f"times over; give {instead}, more text, or --epochs {math.ceil(times)}."
             )
     return max(read.values())
 

@@ -50,12 +50,12 @@ WARMUP = 0.05  # of a run at a constant rate
 
 @dataclass(frozen=True)
 class Settings:
-    """What a sweep is made of. Empty or 0: the sweep's own default."""
+    """What a sweep is made of. Empty, 0 or None: the sweep's own default."""
 
     widths: tuple[int, ...] = ()
     tokens: int = 0  # of a run: data at most, batch of the smallest batches
     context: int = recipe.CONTEXT
-    evaluations: int = -1  # of held-out loss along a run
+    evaluations: int | None = None  # of held-out loss along a run
     epochs: tuple[float, ...] = ()  # data: passes over a fraction, a run each; otherwise how often text may be read
     fractions: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0)
     depths: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12)
@@ -66,7 +66,7 @@ class Settings:
 
 
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "data": {"widths": (16, 32, 64), "evaluations": 16, "epochs": (4.0, 16.0, 64.0)},
+    "data": {"widths": (16, 32, 64), "evaluations": 16, "epochs": (1.0, 4.0, 16.0, 64.0)},
     "shape": {"widths": (48,), "evaluations": 0, "epochs": (1.0,)},
     "context": {"widths": (48,), "evaluations": 0, "epochs": (1.0,)},
     "batch": {"widths": (32,), "evaluations": 30, "epochs": (1.0,)},
@@ -134,7 +134,7 @@ def plan_sweep(
     """
     recipe.check_family_seed(seed)
     factors = rate_factors(learning_rates)
-    s = replace(settings, **{k: v for k, v in DEFAULTS[vary].items() if getattr(settings, k) in ((), -1)})
+    s = replace(settings, **{k: v for k, v in DEFAULTS[vary].items() if getattr(settings, k) in ((), None)})
     _check(vary, s)
     opened, directory = TokenStore.open(store), Path(directory)
     made = list(POINTS[vary](s, opened))
@@ -143,8 +143,8 @@ def plan_sweep(
         raise ConfigError(f"{total} runs for each of {seeds} seeds; give seeds of at least 1 and 1000 runs at most.")
     most, jobs = 0.0, []
     for point in made:
-        passes = enough(opened, point.config, point.name, math.inf if vary == "data" else max(s.epochs))
-        most = max(most, passes)
+        allowed = math.inf if vary == "data" else s.epochs[0]
+        most = max(most, enough(opened, point.config, point.name, allowed, instead="fewer --tokens"))
         for number in range(seeds):
             own = seed * recipe.SEEDS + number
             for factor in factors:
@@ -172,7 +172,7 @@ def _check(vary: Vary, s: Settings) -> None:
             continue
         if (not values and name != "heads") or not all(v > 0 for v in values) or len(set(values)) < len(values):
             raise ConfigError(f"--{name} is {list(values)}; give different numbers above 0.")
-    if s.context < 1 or s.evaluations < 0:
+    if s.context < 1 or (s.evaluations or 0) < 0:
         raise ConfigError(f"context is {s.context} and evaluations {s.evaluations}; give at least 1, and 0 or more.")
     if vary == "data" and not all(f <= 1 for f in s.fractions):
         raise ConfigError(f"--fractions is {list(s.fractions)}; they are parts of the text, at most 1.")
@@ -274,4 +274,6 @@ def _run(s: Settings, store: TokenStore, model: ModelConfig, steps: int, batch: 
     if not s.evaluations:
         return config
     every = max(1, config.tokens // s.evaluations)
-    return replace(config, evaluation=EvalConfig(every, max_tokens=65_536 if s.evaluations < 24 else 32_768, batch=64))
+    # About a million held-out tokens along a run, however often; a power of two each time.
+    read = min(131_072, 2 ** (20 - (s.evaluations - 1).bit_length()))
+    return replace(config, evaluation=EvalConfig(every, max_tokens=read, batch=64))
