@@ -12,7 +12,7 @@ import numpy as np
 
 from areca.laws.critical_batch import fit_batch_law
 from areca.laws.data_limited import fit_data_law, fit_overfitting
-from kaplan import R_STAR, best_of_passes, noise_over_loss, read_table, repeated, tradeoffs
+from kaplan_show import NOISE_BATCH, R_STAR, best_of_passes, exhausted, noise_over_loss, read_table, repeated, tradeoffs
 
 DPI = 100
 
@@ -49,7 +49,9 @@ def _data(rows):
         x = np.array([t for t, _ in mine])
         excess = np.array([v for _, v in mine]) / fit.predict(size, np.inf) - 1
         right.plot(size**fit.exponent / x, excess, "o", color=colour)
-    law = fit_data_law(texts, [min(points[s, t] for s in sizes if (s, t) in points) for t in texts])
+    largest, used_up = max(sizes), exhausted(rows)
+    short = [t for t in texts if (largest, t) in used_up]
+    law = fit_data_law(short, [points[largest, t] for t in short])
     left.plot(along, law.predict(along), "k--", linewidth=1, label=f"(D_c / D)^{law.alpha:.3f}")
     left.set(xscale="log", yscale="log", xlabel="distinct tokens D", ylabel="early-stopped loss, nats a token")
     left.legend(frameon=False)
@@ -116,7 +118,7 @@ def _context(rows):
 
 def _batch(rows):
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
-    found, noise = tradeoffs(rows), noise_over_loss(rows)
+    found, noise = tradeoffs(rows), noise_over_loss(rows, NOISE_BATCH)
     colours = _colours({-t.loss for t in found})
     for t in found:
         tokens, along = np.array(t.batch) * t.steps, np.geomspace(64, 64_000, 60)

@@ -28,9 +28,9 @@ def test_the_law_of_early_stopped_runs_is_fitted(capsys):
 
 def test_the_page_prints_what_the_tables_say(capsys, monkeypatch):
     monkeypatch.setattr(sys, "path", [str(DOCS.parent / "benchmarks"), *sys.path])
-    import kaplan
+    import kaplan_show
 
-    kaplan.show(TABLES)
+    kaplan_show.show(TABLES)
     said = capsys.readouterr().out
     block = re.search(r"```text\n(.*?)```", PAGE, re.DOTALL)
     assert block
