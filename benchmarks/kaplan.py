@@ -33,7 +33,7 @@ SWEEPS: dict[str, dict[str, Any]] = {  # directory -> what it varies and how
     "batch": {"vary": "batch", "tokens": 250_000, "batches": (2, 4, 8, 16, 32, 64, 128, 256)},
     "batch-1": {"vary": "batch", "seed": 1, "tokens": 250_000, "batches": (2, 4, 8, 16, 32, 64, 128, 256)},
 }
-RATES = {"batch": (0.25, 0.5, 1.0, 2.0), "batch-1": (0.5, 1.0, 2.0)}  # factors of the recipe's
+RATES = {"batch": (0.25, 0.5, 1.0, 2.0), "batch-1": (0.5, 1.0, 2.0, 4.0)}  # factors of the recipe's
 TARGETS = (4.6, 4.4, 4.2, 4.0, 3.9, 3.8, 3.7, 3.6, 3.5)  # nats a token
 
 

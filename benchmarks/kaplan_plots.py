@@ -54,6 +54,7 @@ def _data(rows):
     law = fit_data_law(short, [points[largest, t] for t in short])
     left.plot(along, law.predict(along), "k--", linewidth=1, label=f"(D_c / D)^{law.alpha:.3f}")
     left.set(xscale="log", yscale="log", xlabel="distinct tokens D", ylabel="early-stopped loss, nats a token")
+    _ticks(left.yaxis, [2.5, 3, 3.5, 4, 4.5])
     left.legend(frameon=False)
     ratio = np.geomspace((n**fit.exponent / u).min() / 1.5, (n**fit.exponent / u).max() * 1.5, 60)
     middle = np.median(n)
@@ -104,15 +105,23 @@ def _shape(rows):
             )
     left.set(xscale="log", xlabel="width over depth", ylabel="loss over the best, %", title="depth against width")
     right.set(xscale="log", xlabel="width of a head (one key and value head for all)", title="heads")
+    _ticks(left.xaxis, [2, 5, 10, 20, 40, 80])
+    _ticks(right.xaxis, [4, 8, 16, 24, 48])
     left.legend(frameon=False)
     return figure
+
+
+def _ticks(axis, values):
+    """Plain numbers at these places of a logarithmic axis and nowhere else."""
+    axis.set_ticks(values, [f"{v:g}" for v in values])
+    axis.set_ticks([], minor=True)
 
 
 def _context(rows):
     figure, ax = plt.subplots(figsize=(5.4, 3.6), layout="constrained")
     ax.plot([r["context"] for r in rows], [r["loss"] for r in rows], "o-")
     ax.set(xscale="log", xlabel="context, tokens", ylabel="held-out loss, nats a token")
-    ax.set_xticks([r["context"] for r in rows], [f"{r['context']:.0f}" for r in rows], minor=False)
+    _ticks(ax.xaxis, [r["context"] for r in rows])
     return figure
 
 
