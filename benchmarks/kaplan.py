@@ -26,7 +26,6 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 FRACTIONS, PASSES = (0.001, 0.003, 0.01, 0.03, 0.1), (1.0, 4.0, 16.0, 64.0)
 SWEEPS: dict[str, dict[str, Any]] = {  # directory -> what it varies and how
     "data": {"vary": "data", "widths": (16, 32, 64), "fractions": FRACTIONS, "epochs": PASSES},
-    "data-1": {"vary": "data", "seed": 1, "widths": (16, 32), "fractions": FRACTIONS, "epochs": PASSES},
     "shape": {"vary": "shape", "tokens": 1_000_000, "heads": (1, 2, 6, 12)},
     "shape-small": {"vary": "shape", "seed": 1, "widths": (32,), "tokens": 1_000_000, "depths": (1, 2, 3, 4, 6, 8)},
     "context": {"vary": "context", "tokens": 1_000_000},

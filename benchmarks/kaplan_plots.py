@@ -96,7 +96,7 @@ def _shape(rows):
         best = min(r["loss"] for r in depths)
         depths.sort(key=lambda r: r["d_model"] / r["n_layers"])
         x = [r["d_model"] / r["n_layers"] for r in depths]
-        left.plot(x, [100 * (r["loss"] / best - 1) for r in depths], "o-", label=f"N {base:,.0f}")
+        left.plot(x, [100 * (r["loss"] / best - 1) for r in depths], "o-", label=f"N about {base:,.0f}")
         heads = sorted((r for r in mine if (r["n_layers"], r["d_model"]) == usual), key=lambda r: r["n_heads"])
         if len(heads) > 2:
             best = min(r["loss"] for r in heads)
@@ -104,7 +104,7 @@ def _shape(rows):
                 [r["d_model"] / r["n_heads"] for r in heads], [100 * (r["loss"] / best - 1) for r in heads], "o-"
             )
     left.set(xscale="log", xlabel="width over depth", ylabel="loss over the best, %", title="depth against width")
-    right.set(xscale="log", xlabel="width of a head (one key and value head for all)", title="heads")
+    right.set(xscale="log", xlabel="width of a head (one key and value head for all)", title="heads at D 48, L 3")
     _ticks(left.xaxis, [2, 5, 10, 20, 40, 80])
     _ticks(right.xaxis, [4, 8, 16, 24, 48])
     left.legend(frameon=False)
