@@ -21,6 +21,9 @@ class DataConfig:
     context: int = 128  # T: tokens a sequence predicts
     seed: int = 0  # of the order of the examples
     weights: tuple[tuple[str, float], ...] = ()  # mixture by tokens, ((corpus, weight), ...); () = by size
+    fraction: float = (
+        1.0  # of each corpus' training windows, the first of a fixed order of the seed; smaller are nested
+    )
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,7 @@ class RunConfig:
     guard: GuardConfig = field(default_factory=GuardConfig)
     seed: int = 0  # of the initial parameters
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    noise_parts: int = 0  # equal parts of a batch to measure the gradient noise scale from, summed in order; 0: not
     threads: int = 0  # XLA's threads on the CPU, part of the numbers; 0: one for each core
 
     def fingerprint(self) -> str:

@@ -41,6 +41,15 @@ def _refused(capsys, argv, *words):
         (["--budgets", "1e8", "--learning-rates", "0.5,two"], ["--learning-rates is 'two', which is not a number"]),
         (["--budgets", "1e8", "--learning-rates", "1", "-2"], ["learning rates are [1.0, -2.0]"]),
         (["--budgets", "1e8", "--together", "gpu"], ["together"]),
+        (["--vary", "data", "--budgets", "1e8"], ["--budgets is for ladders that vary size, and this one varies data"]),
+        (
+            ["--budgets", "1e8", "--widths", "16"],
+            ["--widths is for ladders that vary data or shape or context or batch"],
+        ),
+        (["--vary", "data", "--fractions", "half"], ["--fractions is 'half', which is not a number"]),
+        (["--vary", "data", "--fractions", "0"], ["give different numbers above 0"]),
+        (["--vary", "batch", "--tokens", "0"], ["--tokens is 0"]),
+        (["--vary", "depth"], ["vary"]),
     ],
 )
 def test_ladders_that_cannot_be(capsys, tiny_store, tmp_path, options, words):

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from areca.data.build import build_store
-from areca.data.order import Order
+from areca.data.order import Order, first_of
 from areca.data.store import TokenStore
 from areca.errors import ConfigError, DataError
 
 T = 16
+GOLDEN_PART = [381, 394, 401, 419, 509]
 
 
 @pytest.fixture(scope="module")
@@ -136,3 +137,44 @@ def test_moving_a_store_changes_nothing(store_path, tmp_path):
     a, b = TokenStore.open(store_path), TokenStore.open(tmp_path / "moved")
     assert a.fingerprint == b.fingerprint
     assert np.array_equal(Order(a, T, 0).windows(0, 100), Order(b, T, 0).windows(0, 100))
+
+
+def test_fractions_are_nested_and_an_epoch_reads_exactly_its_part():
+    store = Fake(("a", 1000 * T + 1), ("b", 500 * T + 1))
+    seen = []
+    for fraction, size in ((0.01, 15), (0.1, 150), (1.0, 1500)):
+        order = Order(store, T, seed=7, fraction=fraction)
+        assert sum(order.windows_per_epoch.values()) == size
+        corpora = order.windows(0, 4 * size)
+        seen.append({tuple(w) for w in corpora.tolist()})
+        assert len(seen[-1]) == size
+        for i, name in enumerate(order.corpora):  # every epoch of a corpus is all of its part, once
+            own, count = corpora[corpora[:, 0] == i, 1].tolist(), order.windows_per_epoch[name]
+            assert len(set(own[:count])) == count
+            assert set(own[:count]) == set(own[count : 2 * count])
+            assert fraction == 1.0 or own[:count] != own[count : 2 * count]
+    assert seen[0] < seen[1] < seen[2]
+    other = Order(store, T, seed=8, fraction=0.1)
+    assert {tuple(w) for w in other.windows(0, 600).tolist()} != seen[1]
+
+
+def test_the_whole_is_the_order_without_a_fraction():
+    store = Fake(("a", 1000 * T + 1), ("b", 500 * T + 1))
+    assert (Order(store, T, seed=7, fraction=1.0).windows(0, 8) // [1, T]).tolist() == GOLDEN
+
+
+def test_golden_part():
+    # Of numpy's Philox, whose raw output does not change: a run on part of a text stays what it is.
+    assert first_of(7, "a", 1000, 5).tolist() == GOLDEN_PART
+
+
+def test_distinct_tokens_are_at_most_all_there_are():
+    order = Order(Fake(("a", 1000 * T + 1), ("b", 500 * T + 1)), T, fraction=0.1)
+    assert order.unique_tokens(75 * T) == 75 * T
+    assert order.unique_tokens(10_000 * T) == 150 * T
+
+
+@pytest.mark.parametrize("fraction", [0.0, -0.1, 1.01, float("nan")])
+def test_a_fraction_that_cannot_be(fraction):
+    with pytest.raises(ConfigError, match=r"data\.fraction is .*; it must lie above 0"):
+        Order(Fake(("a", 1000 * T + 1)), T, fraction=fraction)

@@ -16,6 +16,7 @@ def train(
     resume: bool = False,
     auto_resume: bool = False,
     from_step: int | None = None,
+    noise_scale: bool = False,
     json: bool = False,
 ) -> int:
     """Train a model, or go on with a run that was stopped.
@@ -31,10 +32,13 @@ def train(
         resume: go on with the run in --out; refused if there is none.
         auto_resume: go on if --out holds a run, else start one, for schedulers that repeat one command.
         from_step: with --resume: go on from the checkpoint of this step and drop later ones.
+        noise_scale: measure the gradient noise scale, in tokens, from the parts of each batch (up to 8): noise_scale
+            in metrics.jsonl and result.json. The gradient is then summed over the parts, so the run agrees with the
+            same run without it to rounding; give it again with --resume.
         json: print the result for machines.
     """
     from areca.cli.progress import run_progress, say
-    from areca.config import load
+    from areca.config import load, replace
     from areca.errors import ConfigError
     from areca.footprint.card import summary_of
     from areca.train.loop import train as train_run
@@ -48,6 +52,10 @@ def train(
     if resume and auto_resume:
         raise ConfigError("--resume and --auto-resume are both given; one refuses to start a run, the other may.")
     settings = load(config)
+    if noise_scale and not settings.noise_parts:
+        from areca.train.noise import parts_for
+
+        settings = replace(settings, noise_parts=parts_for(settings))
     how = "auto" if auto_resume else "must" if resume else "never"
     with run_progress() as listener:
         result = train_run(settings, out, resume=how, from_step=from_step, listener=listener, say=say)
@@ -63,6 +71,13 @@ def train(
         )
         if "energy_kwh" in result:
             print(summary_of(result))
+        if "noise_scale" in result:
+            scale = result["noise_scale"]
+            told = "unknown, no signal rose above the noise" if scale is None else f"{scale:,.0f} tokens"
+            print(
+                f"gradient noise scale at the end: {told} (a step has {settings.batch.ramp[-1][1]} x "
+                f"{settings.data.context} = {settings.batch.ramp[-1][1] * settings.data.context:,})"
+            )
         if "saves" in result:
             print(describe(result["saves"]))
         if result.get("rewinds"):

@@ -21,15 +21,17 @@ class Batches:
     def __init__(self, store: TokenStore, config: DataConfig):
         self.store = store
         self.context = config.context
-        self.order = Order(store, config.context, config.seed, config.weights)
+        self.order = Order(store, config.context, config.seed, config.weights, config.fraction)
         self._tokens = [store.tokens(c.name, "train") for c in store.corpora]
         self._windows = sum(self.order.windows_per_epoch.values())
+        part = f"data.fraction {config.fraction:g} of " if config.fraction < 1 else ""
+        self._what = f"{part}{store.path}"
 
     def get(self, start: int, size: int) -> np.ndarray:
         """Examples start .. start+size-1 as int32 `[size, T + 1]`."""
         if size > self._windows:
             raise DataError(
-                f"a batch of {size} sequences of {self.context} tokens is larger than {self.store.path}, which has "
+                f"a batch of {size} sequences of {self.context} tokens is larger than {self._what}, which has "
                 f"{self._windows} such sequences to train on; use a smaller batch or context, or more text."
             )
         windows = self.order.windows(start, start + size)

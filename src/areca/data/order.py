@@ -2,12 +2,15 @@
 
 An example is a window of T + 1 tokens. A corpus' tokens are cut every T tokens, so windows overlap by the one token
 that is the last target of one and the first input of the next, and an epoch predicts every token once. Each corpus is
-permuted anew in every epoch (all windows of an epoch before any of the next), and corpora are mixed by weight.
+permuted anew in every epoch (all windows of an epoch before any of the next), and corpora are mixed by weight. With a
+`fraction` a corpus has only the first windows of a fixed order of the seed, so that smaller fractions are nested in
+larger ones.
 Nothing is remembered between calls: resuming, rewinding or skipping needs an index, nothing else.
 """
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 
@@ -24,22 +27,32 @@ class Order:
     """
 
     def __init__(
-        self, store: TokenStore, context: int, seed: int = 0, weights: Sequence[tuple[str, float]] = ()
+        self,
+        store: TokenStore,
+        context: int,
+        seed: int = 0,
+        weights: Sequence[tuple[str, float]] = (),
+        fraction: float = 1.0,
     ) -> None:
         if context < 1:
             raise ConfigError(f"a context of {context} tokens can't be; it must be at least 1.")
+        if not 0 < fraction <= 1:
+            raise ConfigError(
+                f"data.fraction is {fraction}; it must lie above 0 and be at most 1, which is all the text."
+            )
         self.context = context
         self.seed = seed
         shares = _weights(store, weights)
         self.corpora: list[str] = [name for name, _ in shares]
-        self._counts = [(store.corpus(n).train_tokens - 1) // context for n in self.corpora]
-        for name, count in zip(self.corpora, self._counts, strict=True):
+        whole = [(store.corpus(n).train_tokens - 1) // context for n in self.corpora]
+        for name, count in zip(self.corpora, whole, strict=True):
             if count < 1:
                 raise DataError(
                     f"the corpus {name!r} has {store.corpus(name).train_tokens:,} training tokens, fewer than one "
                     f"window of {context + 1:,}; use a smaller context or more text."
                 )
-        self._starts = np.concatenate([[0], np.cumsum(self._counts)]).astype(np.int64)
+        self._counts = [max(1, round(fraction * count)) for count in whole]
+        self._starts = np.concatenate([[0], np.cumsum(whole)]).astype(np.int64)
         total = sum(w for _, w in shares)
         self.weights: dict[str, float] = {name: w / total for name, w in shares}
         told = bool(weights) or any(c.weight is not None for c in store.corpora)
@@ -56,8 +69,13 @@ class Order:
         import grain  # slow to import
 
         parts = []
-        for name, start, count in zip(self.corpora, self._starts, self._counts, strict=False):
-            numbers = grain.MapDataset.range(int(start), int(start) + count)
+        for i, name in enumerate(self.corpora):
+            start, stop, count = int(self._starts[i]), int(self._starts[i + 1]), self._counts[i]
+            if count == stop - start:
+                numbers = grain.MapDataset.range(start, stop)
+            else:
+                chosen = start + first_of(self.seed, name, stop - start, count)
+                numbers = grain.MapDataset.source(cast(Any, chosen))
             parts.append(numbers.shuffle(seed=_seed(self.seed, name)).repeat(reseed_each_epoch=True))
         return parts[0] if len(parts) == 1 else grain.MapDataset.mix(parts, weights)
 
@@ -70,15 +88,31 @@ class Order:
         offset = (number - self._starts[part]) * self.context
         return np.stack([self._indices[part], offset], axis=1)
 
+    def unique_tokens(self, tokens: int) -> int:
+        """Distinct targets among the first `tokens` of a run: of each corpus its share of them, at most all it has."""
+        return sum(
+            min(count * self.context, round(self.weights[name] * tokens))
+            for name, count in self.windows_per_epoch.items()
+        )
+
     def realised(self, n: int) -> dict[str, float]:
         """The share of each corpus, by tokens, in the first `n` examples (about 30 us an example)."""
         chosen = self.windows(0, n)[:, 0]
         return {c: float(np.mean(chosen == i)) if n else 0.0 for c, i in zip(self.corpora, self._indices, strict=True)}
 
 
-def _seed(seed: int, corpus: str) -> int:
+def first_of(seed: int, corpus: str, windows: int, count: int) -> np.ndarray:
+    """The numbers of the first `count` of a corpus' windows in the order of its fractions, ascending.
+
+    The order sorts Philox's raw output, which numpy keeps the same from version to version, unlike its permutations.
+    """
+    keys = np.random.Philox(key=_seed(seed, corpus, "fraction")).random_raw(windows)
+    return np.sort(np.argsort(keys, kind="stable")[:count])
+
+
+def _seed(seed: int, corpus: str, purpose: str = "order") -> int:
     """32 bits of a digest: grain adds the epoch to its seed, so consecutive seeds would share epochs."""
-    return int.from_bytes(hashlib.sha256(f"order/{seed}/{corpus}".encode()).digest()[:4], "little")
+    return int.from_bytes(hashlib.sha256(f"{purpose}/{seed}/{corpus}".encode()).digest()[:4], "little")
 
 
 def _weights(store: TokenStore, weights: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:

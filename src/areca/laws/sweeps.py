@@ -1,7 +1,8 @@
 """A ladder with a sweep of learning rates: which of its runs say what a size can do.
 
 A run at another rate is no repeat of a run, and a law through all of them would be a law of badly tuned models. So for
-each size and budget the rate of the lowest mean loss over its seeds is taken, with all its seeds.
+each size and budget, and whatever else a ladder varies, the rate of the lowest mean loss over its seeds is taken, with
+all its seeds.
 """
 
 import math
@@ -14,6 +15,7 @@ from areca.errors import DataError
 from areca.files import read_json
 
 FACTOR = "learning_rate_factor"  # in the labels of a run of a sweep
+RUNS_OWN = ("name", "seed", "budget_flops", FACTOR)  # other labels say what a ladder varies
 Found = tuple[Path, float | None]  # a run directory and its budget
 
 
@@ -23,12 +25,13 @@ def best_rates(found: Sequence[Found]) -> tuple[list[Found], list[str]]:
     A rate at which some seeds have no result (they diverged, or are to come) can't be the best while another has more.
     Where runs carry no FACTOR nothing is left out.
     """
-    cells: dict[tuple[Any, Any], dict[float, list[tuple[Path, float]]]] = {}
+    cells: dict[tuple[Any, ...], dict[float, list[tuple[Path, float]]]] = {}
     for path, budget in found:
         labels, size, loss = _read(path)
         if (factor := _positive(labels.get(FACTOR))) is not None and loss is not None:
             where = budget if budget is not None else labels.get("budget_flops")
-            cells.setdefault((size, where), {}).setdefault(factor, []).append((path, loss))
+            varied = sorted((k, str(v)) for k, v in labels.items() if k not in RUNS_OWN)
+            cells.setdefault((size, where, tuple(varied)), {}).setdefault(factor, []).append((path, loss))
     if not any(len(rates) > 1 for rates in cells.values()):
         return list(found), []
     dropped: set[Path] = set()

@@ -68,7 +68,7 @@ def plan_ladder(
     store has too few tokens.
     """
     recipe.check_family_seed(seed)
-    factors = _factors(learning_rates)
+    factors = rate_factors(learning_rates)
     budgets = tuple(sorted(float(b) for b in budgets))
     if not budgets or not all(0 < b < 1e30 for b in budgets):
         raise ConfigError(f"budgets are {list(budgets)}; give positive numbers of FLOPs, such as 3e11 1e12 3e12.")
@@ -99,7 +99,7 @@ def plan_ladder(
         for number in range(seeds):
             own = seed * 1000 + number * cells + cell
             plain = recipe.run_config(model, str(store), budget, seed=own, threads=threads, context=context)
-            most = max(most, _enough(opened, plain, name, epochs))
+            most = max(most, enough(opened, plain, name, epochs))
             cost = exact_flops_per_token(model, context) * plain.tokens
             for factor in factors:
                 rate = plain.optimizer.learning_rate * factor
@@ -111,6 +111,7 @@ def plan_ladder(
                     labels |= {"name": f"{labels['name']}-lr{factor:g}", "learning_rate_factor": factor}
                 jobs.append(Job(labels["name"], config, directory / "runs" / labels["name"], labels, cost))
     settings = {
+        "vary": "size",
         "budgets": list(budgets),
         "sizes": len(shapes) or sizes,
         "context": context,
@@ -122,7 +123,7 @@ def plan_ladder(
     return Ladder(directory, budgets, jobs, most, settings)
 
 
-def _factors(learning_rates: Sequence[float]) -> tuple[float, ...]:
+def rate_factors(learning_rates: Sequence[float]) -> tuple[float, ...]:
     """The factors in ascending order."""
     factors = tuple(sorted(float(f) for f in learning_rates))
     if not factors or not all(1e-6 <= f <= 1e6 for f in factors):
@@ -149,21 +150,24 @@ def shapes_around(vocab_size: int, budget: float, sizes: int) -> list[ModelConfi
     return [family[j] for j in sorted(chosen)]
 
 
-def _enough(store: TokenStore, config: RunConfig, name: str, epochs: float) -> float:
+def enough(
+    store: TokenStore, config: RunConfig, name: str, epochs: float, instead: str = "a smaller budget, larger sizes"
+) -> float:
     """How often a run reads the corpus it reads most often; DataError if that is more often than `epochs`."""
     read = passes(store, config)
     for corpus, times in read.items():
         if not times <= epochs:
             raise DataError(
                 f"run {name} reads {config.tokens:,} tokens, which is the corpus {corpus} of {store.path} {times:.2g} "
-                f"times over; give a smaller budget, larger sizes, more text, or --epochs {math.ceil(times)}."
+                f"times over; give {instead}, more text, or --epochs {math.ceil(times)}."
             )
     return max(read.values())
 
 
 def passes(store: TokenStore, config: RunConfig) -> dict[str, float]:
     """How often a run reads each corpus of its mixture."""
-    order = Order(store, config.data.context, config.data.seed, config.data.weights)
+    data = config.data
+    order = Order(store, data.context, data.seed, data.weights, data.fraction)
     return {
         name: config.tokens * share / (order.windows_per_epoch[name] * config.data.context)
         for name, share in order.weights.items()
@@ -231,7 +235,7 @@ def _open(ladder: Ladder) -> None:
 
 def _changed(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """What differs between two ladder.json, as a user would say it: settings first, of runs only if those are equal."""
-    was = {"budgets": old["budgets_flops"], **old.get("settings", {})}  # older ladders have no settings
+    was = {"vary": "size", "budgets": old["budgets_flops"], **old.get("settings", {})}  # older ones have no settings
     now = {k: v for k, v in new["settings"].items() if k in was}
     if found := [f"{k}: {_shown(was[k])} -> {_shown(v)}" for k, v in now.items() if was[k] != v]:
         return found
@@ -267,13 +271,11 @@ def describe(ladder: Ladder) -> dict[str, Any]:
         "budgets_flops": list(ladder.budgets),
         "runs": [
             {
-                "name": j.name,
-                "budget_flops": j.labels["budget_flops"],
+                **j.labels,
                 "path": str(j.run_dir.relative_to(ladder.directory)),
                 "n_params": count_params(j.config.model).non_embedding,
                 "n_tokens": j.config.tokens,
                 "learning_rate": j.config.optimizer.learning_rate,
-                **{k: j.labels[k] for k in ("seed", "learning_rate_factor") if k in j.labels},
                 "config": {k: v for k, v in to_dict(j.config).items() if k != "data"},
             }
             for j in ladder.jobs

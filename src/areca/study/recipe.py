@@ -32,11 +32,11 @@ def shape(vocab_size: int, width: int) -> ModelConfig:
     by up to 3% at these sizes, which bends a valley (docs/log.md). Wider models follow `areca.plan.shapes`.
     """
     if width <= 128:
-        return ModelConfig(vocab_size, width, 3, _heads(width)).resolved()
+        return ModelConfig(vocab_size, width, 3, heads_near_16(width)).resolved()
     return ModelConfig(vocab_size, width, round(depth_for(width)), heads_for(width)).resolved()
 
 
-def _heads(width: int) -> int:
+def heads_near_16(width: int) -> int:
     """Heads that divide the width into even parts nearest 16."""
     choices = [h for h in range(1, width // 8 + 1) if width % (2 * h) == 0]
     return min(choices, key=lambda h: abs(math.log(width / h / 16)))
@@ -53,9 +53,15 @@ def run_config(model: ModelConfig, store: str, flops: float, *, seed: int, threa
     """The run that spends `flops` (exact) on `model`: its decay ends at its own last token."""
     per_token = exact_flops_per_token(model, context)
     batch = batch_sequences(model, flops, context)
-    step_tokens = batch * context
-    steps = max(1, round(flops / (per_token * step_tokens)))
-    tokens = steps * step_tokens
+    steps = max(1, round(flops / (per_token * batch * context)))
+    return run_of_steps(model, store, steps, batch=batch, seed=seed, threads=threads, context=context)
+
+
+def run_of_steps(
+    model: ModelConfig, store: str, steps: int, *, batch: int, seed: int, threads: int, context: int
+) -> RunConfig:
+    """The run of so many steps of `batch` sequences, at the rate for them."""
+    tokens = steps * batch * context
     return RunConfig(
         model=model,
         data=DataConfig(store=store, context=context, seed=seed),

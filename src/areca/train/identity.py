@@ -24,6 +24,7 @@ Resume = Literal["never", "must", "auto"]
 
 def check(config: RunConfig, store: TokenStore) -> None:
     """Raises ConfigError or DataError for settings that would stop the run later, when something is written."""
+    from areca.train import noise
     from areca.train.optimizer import make_optimizer
 
     if config.data.context < 1:
@@ -35,6 +36,7 @@ def check(config: RunConfig, store: TokenStore) -> None:
     make_optimizer(config.optimizer, None)
     guard.check(config.guard)
     here()  # a place that is not known is refused before the run, not after it
+    noise.check(config)
     least = {"evaluation.batch": 1, "evaluation.every_tokens": 0, "evaluation.max_tokens": 0}
     least |= {"checkpoint.every_steps": 0, "checkpoint.keep_last": 1, "checkpoint.keep_every_steps": 0}
     for name, smallest in least.items():

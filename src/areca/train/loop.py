@@ -28,7 +28,7 @@ from areca.train import guard, rewinds, schedules
 from areca.train.checkpoint import Checkpoints
 from areca.train.identity import Resume, check, identify, layout_of, look, parameters_sha256
 from areca.train.progress import Listener, Progress, Say
-from areca.train.record import RunRecord, read_events, read_metrics
+from areca.train.record import RunRecord, read_evaluations, read_events, read_metrics
 from areca.train.result import result_of
 from areca.train.saves import Saves, state_bytes
 from areca.train.signals import Stop, stop_requests
@@ -203,11 +203,15 @@ class _Run:
         from areca.train import step
 
         c = self.config
-        return step.compile_step(c.model, c.optimizer, self.abstract, batch, c.data.context, layout, mesh)
+        return step.compile_step(
+            c.model, c.optimizer, self.abstract, batch, c.data.context, layout, mesh, c.noise_parts
+        )
 
     def _load(self) -> None:
         """Makes everything as it was at the latest checkpoint, or at the start if there is none."""
         import jax
+
+        from areca.train.noise import NoiseScale
 
         c = self.config
         self.state = None  # going back, the old state makes room for the new one
@@ -220,7 +224,9 @@ class _Run:
         jax.block_until_ready(self.state)
         self.record.truncate_metrics(self.step)
         self.plan = list(schedules.steps(c.batch, c.tokens, c.data.context, rewinds.skipped(self.rewinds)))
-        self.detector = guard.Detector(c.guard, read_metrics(self.run_dir))
+        rows = read_metrics(self.run_dir)
+        self.detector = guard.Detector(c.guard, rows)
+        self.noise = NoiseScale(rows)
 
     def loop(self, stop: Stop, listener: Listener | None, say: Say) -> None:
         """Takes the remaining steps, going back from spikes."""
@@ -314,10 +320,13 @@ class _Run:
         if self.saves.last is not None:
             self.saves.last += time.perf_counter() - started
         held_out = self._evaluate(self.step)
+        tokens = self.plan[self.step - 1].tokens
+        unique = self.batches.order.unique_tokens(tokens)
         result = result_of(
             self.config,
             self.identity,
             held_out,
+            read_evaluations(self.run_dir),
             rows=read_metrics(self.run_dir),
             machine=self.machine,
             past=self.rewinds,
@@ -325,6 +334,8 @@ class _Run:
             measured={
                 "seconds": self.seconds,
                 "compile_seconds": self.compile_seconds,
+                "unique_tokens": unique,
+                "epochs": tokens / unique,
                 "saves": self.saves.result(self.seconds),
                 "parameters_sha256": parameters_sha256(self.state.params),
             },
@@ -348,10 +359,13 @@ class _Run:
 
     def _log(self, taken: "_Taken", listener: Listener | None) -> None:
         """Writes a step's line, judges it and tells the listener."""
+        from areca.train.noise import ESTIMATES
         from areca.train.step import METRICS
 
         p, rate, metrics, seconds, saving = taken
-        values = dict(zip(METRICS, map(float, metrics), strict=True))
+        names = METRICS + ESTIMATES if self.config.noise_parts else METRICS
+        values: dict[str, float] = dict(zip(names, map(float, metrics), strict=True))
+        scale = {"noise_scale": self.noise.observe(values)} if self.config.noise_parts else {}
         self.seconds += seconds
         self.here = self.here[0] + 1, self.here[1] + seconds
         speed = p.batch * self.config.data.context / seconds
@@ -360,6 +374,7 @@ class _Run:
             "step": p.step,
             "tokens": p.tokens,
             **values,
+            **scale,
             "learning_rate": rate,
             "batch": p.batch,
             "tokens_per_second": speed,

@@ -138,6 +138,16 @@ def read_events(run_dir: Path | str) -> list[dict[str, Any]]:
     return list(read_jsonl(Path(run_dir) / EVENTS))
 
 
+def read_evaluations(run_dir: Path | str) -> list[dict[str, Any]]:
+    """The held-out evaluations of a run by rising step: {"step", "tokens", "loss", ...}.
+
+    A run that was killed or went back evaluates some steps again, with the same bits or in place of what it threw away;
+    the last of each step counts.
+    """
+    found = {e["step"]: e for e in read_events(run_dir) if e["event"] == "evaluate"}
+    return [{k: v for k, v in found[step].items() if k not in ("time", "event")} for step in sorted(found)]
+
+
 def metrics_without_timing(path: Path | str) -> list[dict[str, Any]]:
     """The metrics without what differs between two equal runs: equal lists mean bit-identical training."""
     return [{k: v for k, v in row.items() if k not in TIMING_FIELDS} for row in read_metrics(path)]

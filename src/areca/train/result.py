@@ -15,6 +15,7 @@ def result_of(
     config: RunConfig,
     identity: Mapping[str, Any],
     held_out: Mapping[str, Any],
+    along: Sequence[Mapping[str, Any]],
     *,
     rows: Sequence[Mapping[str, Any]],
     machine: Machine,
@@ -25,10 +26,12 @@ def result_of(
 ) -> dict[str, Any]:
     """The content of result.json: N, D, FLOPs of both kinds, losses in nats, speed, seconds, energy and carbon.
 
-    `rows` are the lines of metrics.jsonl, `identity` run.json, `held_out` the last evaluation, `past` the rewinds,
-    `sessions` what each process at work on the run used (`areca.footprint.sessions`).
-    `measured` has what only the process knows, `seconds` of all steps among it.
+    `rows` are the lines of metrics.jsonl, `identity` run.json, `held_out` the last evaluation, `along` all of them,
+    `past` the rewinds, `sessions` what each process at work on the run used (`areca.footprint.sessions`). `measured`
+    has what only the process knows, `seconds` of all steps among it. `loss_best` is the lowest held-out loss along the
+    run, which is what early stopping would have got.
     """
+    best = min(along, key=lambda e: (e["loss"], e["step"]))
     last = rows[-max(1, len(rows) // 20) :]
     n, tokens, context = count_params(config.model), rows[-1]["tokens"], config.data.context
     steady = steady_tokens_per_second(rows, context)
@@ -41,6 +44,9 @@ def result_of(
         "loss": held_out["loss"],
         "loss_by_corpus": held_out["by_corpus"],
         "heldout_tokens": held_out["tokens"],
+        "loss_best": best["loss"],
+        "loss_best_step": best["step"],
+        **({"noise_scale": rows[-1]["noise_scale"]} if config.noise_parts else {}),
         "train_loss_last": sum(r["loss"] for r in last) / len(last),
         "steps": rows[-1]["step"],
         "rewinds": len(past),

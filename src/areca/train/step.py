@@ -16,6 +16,7 @@ from areca.config import ModelConfig, OptimizerConfig
 from areca.model import decoder
 from areca.model.layout import DATA, MODEL, ONE_DEVICE, Layout
 from areca.model.loss import Parts
+from areca.train import noise
 from areca.train.optimizer import make_optimizer
 
 METRICS = ("loss", "z_loss", "grad_norm", "update_norm", "param_norm")
@@ -79,8 +80,11 @@ def train_step(
     learning_rate: Float[Array, ""],
     layout: Layout = ONE_DEVICE,
     mesh: Mesh | None = None,
-) -> tuple[TrainState, Float[Array, "5"]]:
+    noise_parts: int = 0,
+) -> tuple[TrainState, Float[Array, "M"]]:
     """The next state and METRICS as one array. Gradients are clipped to a global norm (grad_norm is before).
+
+    With `noise_parts` the gradient is the mean over so many parts of the batch, and `noise.ESTIMATES` follow METRICS.
 
     If the loss or the gradient norm is not finite, the state comes back as it was, its step count included: the metrics
     then show that number, an update norm of 0 and the norm of the unchanged parameters. The choice is part of the
@@ -88,8 +92,19 @@ def train_step(
 
     The optimizer is written for whole matrices, and under a mesh jax cuts it; the model's transfers are the layout's.
     """
-    grads, parts = gradients(model, optimizer.z_loss, state.params, tokens_BS, layout, mesh)
-    grad_norm = optax.tree.norm(grads)
+    more: list[Array] = []
+    if noise_parts:
+
+        def of_part(params: decoder.Decoder, part_BS: Array) -> tuple[decoder.Decoder, Parts]:
+            return gradients(model, optimizer.z_loss, params, part_BS, layout, mesh)
+
+        grads, parts, small_sq = noise.gradients_of_parts(of_part, state.params, tokens_BS, noise_parts)
+        grad_norm = optax.tree.norm(grads)
+        seen = tokens_BS.shape[0] * (tokens_BS.shape[1] - 1)
+        more = list(noise.estimate(small_sq, grad_norm**2, seen // noise_parts, seen))
+    else:
+        grads, parts = gradients(model, optimizer.z_loss, state.params, tokens_BS, layout, mesh)
+        grad_norm = optax.tree.norm(grads)
     scale = jnp.minimum(1.0, optimizer.clip_norm / jnp.maximum(grad_norm, 1e-12))
     grads = jax.tree.map(lambda g: g * scale, grads)
     transformation = _optimizer(model, optimizer, state.params)
@@ -99,7 +114,7 @@ def train_step(
     )
     params = jax.tree.map(lambda p, u: jnp.where(finite, p + u, p), state.params, updates)
     update_norm = jnp.where(finite, optax.tree.norm(updates), 0.0)
-    metrics = jnp.stack([*parts, grad_norm, update_norm, optax.tree.norm(params)])
+    metrics = jnp.stack([*parts, grad_norm, update_norm, optax.tree.norm(params), *more])
     return TrainState(state.step + finite.astype(jnp.int32), params, moments), metrics
 
 
@@ -148,11 +163,12 @@ def trace_step(
     context: int,
     layout: Layout = ONE_DEVICE,
     mesh: Mesh | None = None,
+    noise_parts: int = 0,
 ) -> Any:
     """The step for one batch size, traced (a jax.stages.Traced: its jaxpr, and `lower()`); the state is donated."""
 
     def step(state: TrainState, tokens_BS: Array, learning_rate: Array) -> tuple[TrainState, Array]:
-        return train_step(model, optimizer, state, tokens_BS, learning_rate, layout, mesh)
+        return train_step(model, optimizer, state, tokens_BS, learning_rate, layout, mesh, noise_parts)
 
     tokens = jax.ShapeDtypeStruct((batch, context + 1), jnp.int32)
     rate = jax.ShapeDtypeStruct((), jnp.float32)
@@ -177,6 +193,7 @@ def compile_step(
     context: int,
     layout: Layout = ONE_DEVICE,
     mesh: Mesh | None = None,
+    noise_parts: int = 0,
 ) -> Any:
     """The step for one batch size, compiled ahead; the state is donated."""
-    return trace_step(model, optimizer, state, batch, context, layout, mesh).lower().compile()
+    return trace_step(model, optimizer, state, batch, context, layout, mesh, noise_parts).lower().compile()

@@ -291,14 +291,14 @@ class _Group(_Run):
 def compile_together(config: RunConfig, state: Any, batch: int, runs: int) -> Any:
     """The step of `runs` states of the shapes of `state`, compiled: [R, ...], tokens [R, B, S], rates [R].
 
-    Returns the next states and metrics [R, 5]; the states are donated.
+    Returns the next states and metrics [R, M]; the states are donated.
     """
     import jax
     import jax.numpy as jnp
 
     from areca.train.step import train_step
 
-    step = jax.vmap(partial(train_step, config.model, config.optimizer))
+    step = jax.vmap(partial(train_step, config.model, config.optimizer, noise_parts=config.noise_parts))
     stacked = jax.tree.map(lambda a: jax.ShapeDtypeStruct((runs, *a.shape), a.dtype), state)
     tokens = jax.ShapeDtypeStruct((runs, batch, config.data.context + 1), jnp.int32)
     rates = jax.ShapeDtypeStruct((runs,), jnp.float32)
