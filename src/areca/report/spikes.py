@@ -6,7 +6,8 @@ from typing import Any
 
 from areca.report import markup
 from areca.report.figures import Figure, rounded
-from areca.report.gather import Run, finite, number, positive
+from areca.report.rundirs import Run
+from areca.report.values import finite, number, positive
 
 SHOWN = 12  # sentences of a page
 

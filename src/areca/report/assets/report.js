@@ -12,7 +12,7 @@
   // A deep copy in which "@name" is the value of the style sheet's --name.
   function coloured(value) {
     if (typeof value === "string") return value.startsWith("@") ? variable(value.slice(1)) : value;
-    if (Array.isArray(value)) return typeof value[0] === "number" ? value : value.map(coloured);
+    if (Array.isArray(value)) return typeof value[0] === "number" || value[0] === null ? value : value.map(coloured);
     if (value === null || typeof value !== "object") return value;
     return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, coloured(item)]));
   }
