@@ -203,4 +203,4 @@ def _other(view: View, form: dict[str, Any], i: int) -> str:
 def _fact(key: str, value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return text(value)
-    return percent(value, 0) if key == "share_of_starts" else f"{value:.4g}"
+    return percent(value, 0) if key == "share_of_starts" else markup.plain(float(value))

@@ -114,7 +114,7 @@ def _held_run(item: dict[str, Any]) -> HeldRun | None:
         return None
     bounds = ends([item.get("low"), item.get("high")])
     return HeldRun(
-        label=str(item.get("label", "a run")),
+        label=short_label(str(item.get("label", "a run"))),
         n_params=positive(item, "n_params"),
         n_tokens=positive(item, "n_tokens"),
         flops=positive(item, "flops"),
@@ -122,6 +122,11 @@ def _held_run(item: dict[str, Any]) -> HeldRun | None:
         predicted=predicted,
         interval=None if bounds == (None, None) else bounds,
     )
+
+
+def short_label(label: str) -> str:
+    """A row's name without the directories of its table: "/data/runs.csv line 3" -> "runs.csv line 3"."""
+    return label.rsplit("/", 1)[-1] if " line " in label else label
 
 
 def _curvature(item: dict[str, Any]) -> Curvature | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from areca.report.checks import read_checks
+from areca.report.checks import read_checks, short_label
 from areca.report.law import PARAMETERS, ComputeLaw, Form, Law, Parameter, Point, Valley
 from areca.report.rundirs import Run
 from areca.report.values import Ends, an_object, ends, finite, number, objects, pair, positive, sentences
@@ -143,15 +143,12 @@ def _points(value: dict[str, Any], isoflop: dict[str, Any], valleys: Sequence[Va
         budget = positive(row, "budget_flops") or members.get((n, loss))
         if budget is None and not members:
             near = [v.budget_flops for v in valleys if abs(flops / v.budget_flops - 1) < SAME_BUDGET]
-            budget = min(near, key=lambda b: abs(np.log(flops / b)), default=None)
+            budget = min(near, key=lambda b, c=flops: abs(np.log(c / b)), default=None)
         label = row.get("label")
-        points.append(Point(_short(label) if isinstance(label, str) else f"row {i + 1}", n, d, flops, loss, budget))
+        points.append(
+            Point(short_label(label) if isinstance(label, str) else f"row {i + 1}", n, d, flops, loss, budget)
+        )
     return points
-
-
-def _short(label: str) -> str:
-    """A row's name without the directories of its table: "/data/runs.csv line 3" -> "runs.csv line 3"."""
-    return label.rsplit("/", 1)[-1] if " line " in label else label
 
 
 def _valley(item: dict[str, Any]) -> Valley | None:

@@ -39,7 +39,11 @@ STATUS_NAMES = {
     "bootstrap_method": "bootstrap",
     "bootstrap_failed": "refits that failed",
 }
-METHODS = {"bootstrap": "bootstrap", "profile": "profile likelihood", "delta": "delta method"}
+METHODS = {"bootstrap": "bootstrap", "profile": "profile", "delta": "delta"}
+METHODS_NOTE = (
+    "Intervals by refits to resampled runs (bootstrap), by how far the objective lets a parameter go (profile "
+    "likelihood), and by the curvature at the optimum (delta method). Where they differ, trust the widest."
+)
 LAW_NOTE = (
     "The line is L(N, D) = E + A/N<sup>α</sup> + B/D<sup>β</sup> at the best N and D of each budget; runs of other "
     "sizes lie above it. Colours and shapes are the budgets of the valleys. The band is the law's own 90% interval, "
@@ -197,8 +201,8 @@ def law_table(law: Law) -> str:
         [_law_name(p.name), markup.significant(p.value), *(markup.interval(_interval(law, p, m)) for m in methods)]
         for p in entries
     ]
-    level = f"{law.level:.0%} interval"
-    headers = [level] if len(methods) == 1 else [f"{level}, {METHODS.get(m, text(m))}" for m in methods]
+    level = f"{law.level:.0%}"
+    headers = [f"{level} interval"] if len(methods) == 1 else [f"{level}, {METHODS.get(m, text(m))}" for m in methods]
     status = [(STATUS_NAMES.get(k, text(k.replace("_", " "))), _status(k, v)) for k, v in law.status.items()]
     if len(law.forms) > 1:
         shares = (f"{percent(f.weight, 0)} of q = {f.coupling:g} (E {f.floor:.3f})" for f in law.forms)
@@ -210,6 +214,8 @@ def law_table(law: Law) -> str:
         warning += absent("law.json holds no L(N, D) with parameters.")
     notes = f'<ul class="warnings">{"".join(f"<li>{text(n)}</li>" for n in law.notes)}</ul>' if law.notes else ""
     shown = table(["parameter", "value", *headers], rows, "Fitted law") if rows else ""
+    if len(methods) > 1:
+        shown += note(METHODS_NOTE)
     return warning + shown + (facts(status) if status else "") + notes
 
 
@@ -236,5 +242,5 @@ def _status(key: str, value: Any) -> str:
             return percent(value, 2)
         if key == "share_of_starts":
             return percent(value, 0)
-        return f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e9 else f"{value:.4g}"
+        return markup.plain(value)
     return text(value)

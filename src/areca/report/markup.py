@@ -61,6 +61,13 @@ def significant(value: float | None, digits: int = 4) -> str:
     return _significant(value, digits).replace("-", "−")
 
 
+def plain(value: float) -> str:
+    """A setting or a count as it was meant: 64 -> "64", 1e-3 -> "0.001", 47090 -> "4.709×10<sup>4</sup>"."""
+    if float(value).is_integer() and abs(value) < 1e9:
+        return f"{value:,.0f}".replace("-", "−")
+    return f"{value:.4g}".replace("-", "−") if 1e-4 <= abs(value) < 1e4 else power(value, 4)
+
+
 def percent(value: float | None, decimals: int = 1, sign: bool = False) -> str:
     """0.0123 -> "1.2%"."""
     return NONE if value is None else f"{100 * value:{'+' if sign else ''}.{decimals}f}%".replace("-", "−")

@@ -199,7 +199,7 @@ def _thinned(ticks: list[float], words: list[str], width: float) -> list[str]:
     if length <= 13 * width:
         return words
     decades = [abs(np.log10(t) % 1) < 1e-9 for t in ticks]
-    keep = decades if sum(decades) > 2 else [i % 2 == 0 for i in range(len(ticks))]
+    keep = decades if sum(decades) > 1 else [i % 2 == 0 for i in range(len(ticks))]
     return [w if k else "" for w, k in zip(words, keep, strict=True)]
 
 

@@ -17,14 +17,19 @@
     return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, coloured(item)]));
   }
 
-  // A phone's width has room for four or five labels: those of whole decades, or else every second.
-  function thin(axis) {
-    const decade = axis.tickvals.map((value) => Math.abs(Math.log10(value) % 1) < 1e-9);
-    const enough = decade.filter(Boolean).length > 2;
-    axis.ticktext = axis.ticktext.map((label, i) => ((enough ? decade[i] : i % 2 === 0) ? label : ""));
+  // As many labels as a figure's width has room for: all, those of whole decades, or else every second, fourth, ...
+  function thin(axis, width) {
+    const words = axis.ticktext.map((label) => label.replace(/<[^>]+>|&[a-z]+;/g, ""));
+    const room = (kept) => words.reduce((sum, word, i) => sum + (kept(i) ? word.length * 7 + 14 : 0), 0) <= width;
+    const decade = (i) => Math.abs(Math.log10(axis.tickvals[i]) % 1) < 1e-9;
+    const choices = [() => true];
+    if (words.filter((_, i) => decade(i)).length > 1) choices.push(decade);
+    for (const step of [2, 3, 4, 6]) choices.push((i) => i % step === 0);
+    const kept = choices.find(room) || ((i) => i === 0);
+    axis.ticktext = axis.ticktext.map((label, i) => (kept(i) ? label : ""));
   }
 
-  function themed(figure) {
+  function themed(figure, width) {
     const { data, layout } = coloured(figure);
     const ink = variable("ink"), muted = variable("muted"), grid = variable("grid"), line = variable("line");
     Object.assign(layout, {
@@ -43,7 +48,7 @@
       axis.title.font = { size: narrow.matches ? 11.5 : 13 };
       if (key.startsWith("x")) {
         axis.tickangle = 0;
-        if (narrow.matches && axis.ticktext && axis.ticktext.length > 4) thin(axis);
+        if (axis.ticktext) thin(axis, width - layout.margin.l - layout.margin.r);
       }
     }
     if (narrow.matches) {
@@ -65,7 +70,7 @@
 
   function draw() {
     const drawn = Object.entries(figures).map(([name, figure]) => {
-      const { data, layout } = themed(figure);
+      const { data, layout } = themed(figure, document.getElementById(name).clientWidth);
       return Plotly.react(name, data, layout, options);
     });
     return Promise.all(drawn).then(() => document.documentElement.setAttribute("data-drawn", String(drawn.length)));

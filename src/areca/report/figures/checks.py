@@ -1,7 +1,5 @@
 """What the law was held to: the largest budget predicted from the others, each budget in turn, other choices."""
 
-from collections.abc import Sequence
-
 from areca.report import markup
 from areca.report.checks import Checks, HeldOut, HeldRun
 from areca.report.figures import Figure, around, figure, line, loss_axis, markers
@@ -9,8 +7,8 @@ from areca.report.figures import spread as error_bars
 
 PANELS = {  # of the choices: value, title, name of the figure, whether it is counted in SI
     "n_exponent": "exponent a of N_opt ~ C^a",
-    "n_opt": "best N at the target",
-    "predicted_loss": "predicted loss, nats per token",
+    "n_opt": "best N",
+    "predicted_loss": "predicted loss, nats",
 }
 
 
@@ -98,8 +96,6 @@ def choices(checks: Checks, key: str) -> Figure | None:
         "range": [len(rows) - 0.5, -0.5],
     }
     title = PANELS[key].replace("C^a", "C<sup>a</sup>").replace("N_opt", "N<sub>opt</sub>")
-    if key != "n_exponent" and checks.choices_at:
-        title += f" at {markup.short(markup.power(checks.choices_at))} FLOPs" if key == "predicted_loss" else ""
     x: Figure = {"title": title}
     if key == "n_opt" and min(values) > 0:
         x |= {"limits": around(values, 1.15)}
@@ -108,8 +104,3 @@ def choices(checks: Checks, key: str) -> Figure | None:
 
 def _clip(words: str, most: int = 26) -> str:
     return words if len(words) <= most else words[: most - 1] + "…"
-
-
-def any_points(held: Sequence[HeldOut]) -> bool:
-    """Whether any of the budgets names its runs."""
-    return any(h.points for h in held)

@@ -107,7 +107,7 @@ def quantiles(law: Law, points: Sequence[Point], budgets: Budgets) -> Figure | N
         "symbol": [s for _, s in styles],
         "size": 7 if count < MANY else 6,
     }
-    scale, centre = scatter_percent(values), float(np.median(values))
+    scale, centre = scatter_percent(list(values)), float(np.median(values))
     ends = [expected[0], expected[-1]]
     through = {"color": "@ink", "width": 1.5, "dash": "dash"}
     name = f"normal, scatter {markup.significant(scale, 2)}%"

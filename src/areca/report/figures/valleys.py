@@ -126,7 +126,7 @@ def fits(law: Law, points: Sequence[Point], budgets: Budgets) -> Figure | None:
     for i, (budget, group) in enumerate(groups):
         colour, symbol = budgets.style(budget)
         label = budgets.label(budget)
-        n = log_space(*around([p.n_params for p in group], 1.3), count=40)
+        n = log_space(*around([p.n_params for p in group], 1.15), count=40)
         d = budget / flops_per_nd(group) / n if budget else n
         bounds = law.band(n, d)
         if bounds:
@@ -139,5 +139,5 @@ def fits(law: Law, points: Sequence[Point], budgets: Budgets) -> Figure | None:
         x, y = [p.n_params for p in group], [p.loss for p in group]
         data.append(markers(x, y, label, marker, **more, **run_hover(group)))
     drawn = [p for _, group in groups for p in group]
-    x = {"title": size_title(law), "limits": around([p.n_params for p in drawn], 1.4)}
+    x = {"title": size_title(law), "limits": around([p.n_params for p in drawn], 1.3)}
     return figure(data, x, loss_axis(LOSS_TITLE, [p.loss for p in drawn]))
