@@ -41,6 +41,8 @@
       dragmode: coarse.matches || narrow.matches ? false : "zoom", // a finger scrolls the page
       autosize: true,
     });
+    const words = (layout.yaxis && layout.yaxis.ticktext) || [];
+    const left = Math.max(layout.margin.l, ...words.map((label) => label.replace(/<[^>]+>/g, "").length * 7 + 12));
     for (const key of Object.keys(layout).filter((name) => /^[xy]axis/.test(name))) {
       const axis = layout[key];
       Object.assign(axis, { gridcolor: grid, linecolor: line, zerolinecolor: muted, showline: true, ticks: "outside", tickcolor: line });
@@ -48,7 +50,7 @@
       axis.title.font = { size: narrow.matches ? 11.5 : 13 };
       if (key.startsWith("x")) {
         axis.tickangle = 0;
-        if (axis.ticktext) thin(axis, width - layout.margin.l - layout.margin.r);
+        if (axis.ticktext) thin(axis, width - left - layout.margin.r);
       }
     }
     if (narrow.matches) {
