@@ -31,11 +31,13 @@ def _rows(html):
 
 
 def test_each_run_has_its_energy_and_carbon_with_their_kinds(tmp_path):
-    other = {"energy_kwh": {"value": 0.5, "kind": "estimated (TDP)"}, "carbon_kg": {"value": 0.2, "kind": "assumed"}}
+    other = {"energy_kwh": {"value": 0.5, "kind": "estimated (TDP)", "source": "a desk"}}
+    other |= {"carbon_kg": {"value": 0.2, "kind": "assumed"}}
     summary, html = _page(tmp_path, MEASURED, other)
     one, two = _rows(html)
     assert one[2:6] == ["2.50 kWh", "measured", "1.50 kg CO<sub>2</sub>e", "measured, grid assumed"]
     assert "RAPL; a table" in one[6]
+    assert "a desk" in two[6]
     assert two[2:6] == ["500 Wh", "estimated (TDP)", "200 g CO<sub>2</sub>e", "assumed"]
     assert summary["energy_kwh"] == {"value": 3.0, "kind": "estimated (TDP), measured", "runs": 2, "runs_without": 0}
     assert summary["carbon_kg"]["value"] == 1.7
@@ -60,4 +62,10 @@ def test_net_carbon_is_summed_only_where_every_run_has_it(tmp_path):
     summary, html = _page(tmp_path, MEASURED | net, MEASURED)
     assert "carbon_net_kg" not in summary
     assert "net of renewable" not in html
-    assert len(_rows(html)[0]) == 9  # the run that has it still shows it
+    assert _rows(html)[0][6:] == ["100 g CO<sub>2</sub>e", "measured, grid assumed"]  # the run that has it shows it
+
+
+def test_where_figures_are_from_is_said_once_where_all_runs_agree(tmp_path):
+    _, html = _page(tmp_path, MEASURED, MEASURED, None)
+    assert len(_rows(html)[0]) == 6
+    assert "From: RAPL; a table." in html

@@ -5,7 +5,7 @@ from typing import Any
 from areca.report import markup, saves
 from areca.report.gather import Gathered
 from areca.report.markup import Cell, absent, facts, note, section, table, text
-from areca.report.values import an_object, at_least, number, objects
+from areca.report.values import an_object, at_least, number, objects, sentences
 
 FIGURES = (("energy_kwh", "energy"), ("carbon_kg", "carbon"), ("carbon_net_kg", "carbon, net of renewable purchases"))
 
@@ -65,7 +65,10 @@ def amount(figure: dict[str, Any] | None, key: str = "energy_kwh") -> str:
 
 def _by_run(found: Gathered) -> str:
     """A table of what each run drew and emitted, with kinds and where the figures are from."""
+    if not any(an_object(run.result, "energy_kwh") or an_object(run.result, "carbon_kg") for run in found.all_runs):
+        return ""
     rows: list[list[Cell | str]] = []
+    sources: list[str] = []
     net = any(isinstance((run.result or {}).get("carbon_net_kg"), dict) for run in found.all_runs)
     shown = [key for key, _ in FIGURES if net or key != "carbon_net_kg"]
     for run in found.all_runs:
@@ -74,17 +77,26 @@ def _by_run(found: Gathered) -> str:
         for key in shown:
             figure = an_object(result, key)
             cells += [Cell(amount(figure, key), number(figure, "value")), kind(figure)]
-        energy, grid = an_object(result, "energy_kwh"), an_object(an_object(result, "carbon_kg"), "grid")
-        gaps = energy.get("gaps")
-        sources = [str(s) for s in (energy.get("source"), grid.get("source")) if isinstance(s, str) and s]
-        sources += [str(g) for g in gaps if isinstance(g, str)] if isinstance(gaps, list) else []
-        cells.append(f'<span class="wrap">{text("; ".join(sources)) or markup.NONE}</span>')
+        sources.append(_sources(result))
         rows.append(cells)
-    if not any(an_object(run.result, "energy_kwh") or an_object(run.result, "carbon_kg") for run in found.all_runs):
-        return ""
     heads = {"energy_kwh": "energy", "carbon_kg": "carbon", "carbon_net_kg": "carbon, net"}
-    headers = ["run", "time", *(h for key in shown for h in (heads[key], "kind")), "from"]
-    return "<h3>Energy and carbon of each run</h3>" + table(headers, rows, "Energy and carbon by run", sortable=True)
+    headers = ["run", "time", *(h for key in shown for h in (heads[key], "kind"))]
+    words = ""
+    if len(set(sources) - {""}) > 1:
+        headers.append("from")
+        for row, source in zip(rows, sources, strict=True):
+            row.append(f'<span class="wrap">{text(source) or markup.NONE}</span>')
+    elif any(sources):
+        words = note(f"From: {text(max(sources))}.")
+    shown_rows = table(headers, rows, "Energy and carbon by run", sortable=True)
+    return f"<h3>Energy and carbon of each run</h3>{shown_rows}{words}"
+
+
+def _sources(result: dict[str, Any]) -> str:
+    """Where a run's figures are from, and the gaps in them."""
+    energy, grid = an_object(result, "energy_kwh"), an_object(an_object(result, "carbon_kg"), "grid")
+    found = [s for s in (energy.get("source"), grid.get("source")) if isinstance(s, str) and s]
+    return "; ".join(found + sentences(energy.get("gaps")))
 
 
 def _stages(found: Gathered) -> str:

@@ -18,8 +18,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from areca.report import markup
 from areca.report.figures import Figure
 
 SINGLE, DOUBLE = 3.4, 7.0  # inches
@@ -183,6 +184,8 @@ def _axis(ax: Axes, key: str, options: Figure, width: float) -> None:
         axis.set_minor_formatter("")
     elif options.get("range"):
         (ax.set_xlim if key == "x" else ax.set_ylim)(*options["range"])
+    if options.get("tickformat"):  # counts, as 200k
+        axis.set_major_formatter(FuncFormatter(lambda value, _: markup.short(markup.si(value))))
     if options.get("tickvals"):
         words = list(options["ticktext"])
         if key == "x":
