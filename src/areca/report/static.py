@@ -123,9 +123,9 @@ def _markers(ax: Axes, trace: Figure, xs: np.ndarray, ys: np.ndarray) -> None:
         if bars:
             spread = np.stack([_array(bars["arrayminus"]), _array(bars["array"])])
             colour, _ = _colour(bars["color"])
-            ax.errorbar(
-                xs, ys, **{f"{direction}err": spread}, fmt="none", zorder=2, ecolor=colour, elinewidth=0.9, capsize=1.8
-            )
+            along, across = (spread, None) if direction == "x" else (None, spread)
+            style: dict[str, Any] = {"fmt": "none", "zorder": 2, "elinewidth": 0.9, "capsize": 1.8}
+            ax.errorbar(xs, ys, xerr=along, yerr=across, ecolor=colour, **style)
     colours, symbols = marker["color"], marker.get("symbol", "circle")
     colours = colours if isinstance(colours, list) else [colours] * len(xs)
     symbols = symbols if isinstance(symbols, list) else [symbols] * len(xs)
