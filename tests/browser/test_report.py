@@ -5,13 +5,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from full_law import design, plan, with_checks, write_table
 from synthetic_quickstart import write_quickstart, write_run
 
+from areca.laws import fit_laws, load
 from areca.report import build_report
 
 pytestmark = pytest.mark.browser
 
-PLOTS = ["plot-law", "plot-valleys", "plot-optima", "plot-residuals", "plot-training", "plot-internals"]
+RESIDUALS = [f"plot-residuals-{of}" for of in ("n", "d", "c", "fitted")] + ["plot-quantiles"]
+LAW = ["plot-law", "plot-fit", "plot-observed", "plot-valleys", "plot-optima", *RESIDUALS]
+PLOTS = {
+    "quickstart": [*LAW, "plot-plan", "plot-training", "plot-internals"],
+    "runs": ["plot-training", "plot-internals"],
+    "begun": [],
+    "law": [
+        *LAW, "plot-held-out", "plot-left-out", "plot-choices-exponent", "plot-choices-size", "plot-choices-loss",
+        "plot-form-0", "plot-form-0-residuals", "plot-form-1", "plot-form-1-residuals", "plot-plan", "plot-design",
+    ],
+}  # fmt: skip
+PLOTS["missed"] = PLOTS["quickstart"]
 WIDTHS = {"desktop": (1280, 900), "phone": (390, 844)}
 
 # Of each figure: what was drawn, against what its data asks for.
@@ -30,6 +43,13 @@ return [...document.querySelectorAll(".plot")].map((plot) => {
     }),
     titles: titles.length,
     colour: plot.layout.font.color,
+    width: box.width,
+    overlaps: (() => {
+      const labels = [...plot.querySelectorAll(".xtick text")].filter((t) => t.textContent.trim());
+      const boxes = labels.map((t) => t.getBoundingClientRect()).sort((a, b) => a.left - b.left);
+      return boxes.some((b, i) => i > 0 && b.left < boxes[i - 1].right - 1 && Math.abs(b.top - boxes[i - 1].top) < 4);
+    })(),
+    labels: [...plot.querySelectorAll(".xtick text")].filter((t) => t.textContent.trim()).length,
     plotted: plot.querySelector(".plot .cartesianlayer, .cartesianlayer .plot").getBoundingClientRect().width,
   };
 });
@@ -38,7 +58,7 @@ return [...document.querySelectorAll(".plot")].map((plot) => {
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory) -> dict[str, Path]:
-    """A finished quickstart, one that missed its interval, plain runs, and a quickstart that has hardly begun."""
+    """A finished quickstart, one that missed its interval, plain runs, a quickstart hardly begun, a law with all."""
     base = tmp_path_factory.mktemp("reports")
     write_quickstart(base / "quickstart")
     write_quickstart(base / "missed", seed=1, miss=True)
@@ -50,7 +70,11 @@ def reports(tmp_path_factory) -> dict[str, Path]:
     (base / "begun" / "quickstart.json").write_text("{}")
     for name in ("quickstart", "missed", "runs", "begun"):
         build_report([base / name], base / "pages" / name)
-    return {name: base / "pages" / name / "report.html" for name in ("quickstart", "missed", "runs", "begun")}
+    law = with_checks(fit_laws(load([write_table(base / "runs.csv")]), samples=100).to_dict())
+    for name, value in (("law", law), ("plan", plan()), ("design", design())):
+        (base / f"{name}.json").write_text(json.dumps(value))
+    build_report([base / f"{name}.json" for name in ("law", "plan", "design")], base / "pages" / "law")
+    return {name: base / "pages" / name / "report.html" for name in PLOTS}
 
 
 def open_page(chromium, path: Path, size: str, scheme: str = "light") -> None:
@@ -79,18 +103,20 @@ def requests(chromium) -> list[str]:
 
 
 @pytest.mark.parametrize("size", WIDTHS)
-@pytest.mark.parametrize("name", ["quickstart", "missed", "runs", "begun"])
+@pytest.mark.parametrize("name", PLOTS)
 def test_page_draws_everything_and_asks_for_nothing(chromium, reports, name, size):
     open_page(chromium, reports[name], size)
     figures = chromium.execute_script(DRAWN)
-    expected = {"runs": ["plot-training", "plot-internals"], "begun": []}.get(name, PLOTS)
-    assert [f["id"] for f in figures] == expected
+    assert [f["id"] for f in figures] == PLOTS[name]
     for figure in figures:
         assert figure["traces"] == figure["wanted"] > 0, figure
         assert figure["marks"] >= figure["traces"], figure
-        assert figure["titles"] >= 2, figure
+        assert figure["titles"] >= (1 if "choices" in figure["id"] else 2), figure
+        assert figure["labels"] >= 2, figure
+        assert not figure["overlaps"], figure
         assert figure["inside"], figure
-        assert figure["plotted"] > WIDTHS[size][0] / 2, figure
+        names = "choices" in figure["id"]  # these have words beside their axis
+        assert figure["plotted"] > figure["width"] * (0.25 if names else 0.5), figure
     assert chromium.get_log("browser") == []
     assert requests(chromium) == []
     assert chromium.execute_script("return document.documentElement.scrollWidth") <= WIDTHS[size][0]

@@ -18,7 +18,7 @@ from areca.laws import (
     predict_interval,
 )  # fmt: skip
 from areca.laws.average import evidence_weights
-from areca.report.law import read_law
+from areca.report.lawfile import read_law
 
 A, B, E, ALPHA, BETA = 30.0, 400.0, 1.6, 0.3, 0.4
 

@@ -58,7 +58,7 @@ def test_measured_energy_gross_and_net_are_shown_with_kind_grid_pue_source_and_g
         "Not in it or not seen: dram can&#x27;t be read.",
     ):
         assert words in html, words
-    assert "are estimates, not measurements" not in html
+    assert "An estimate is not a measurement" not in html
 
 
 def test_net_of_some_runs_is_not_set_beside_gross_of_all(tmp_path):
@@ -67,4 +67,4 @@ def test_net_of_some_runs_is_not_set_beside_gross_of_all(tmp_path):
     _, html = _page(tmp_path)
     assert "carbon, gross" in html
     assert "carbon-free energy bought" not in html
-    assert "are estimates, not measurements" in html
+    assert "An estimate is not a measurement" in html

@@ -12,7 +12,7 @@ from areca.errors import DataError
 from areca.report import build_report
 from areca.report.curves import POINTS, downsample
 from areca.report.gather import gather
-from areca.report.law import read_law
+from areca.report.lawfile import read_law
 from areca.report.markup import duration, power, short, si
 
 PARTS = ["store", "ladder", "law.json", "plan.json", "verify", "samples.json", "quickstart.json"]
@@ -29,12 +29,30 @@ def test_a_missing_part_is_said(quickstart, part):
 
 
 def test_a_quickstart_that_only_has_its_store_yet(quickstart):
-    for part in PARTS[1:]:
+    for part in PARTS[1:-1]:
         gone = quickstart / part
         shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
     summary = build_report([quickstart], quickstart)
     assert summary["predicted_loss"] is None
-    assert len(summary["missing"]) == len(PARTS) - 1
+    assert len(summary["missing"]) == len(PARTS) - 2
+
+
+def test_a_project_with_a_store_is_no_quickstart(finished, tmp_path):
+    root = tmp_path / "project"
+    for part in ("store", "ladder"):
+        shutil.copytree(finished / part, root / part)
+    shutil.copytree(finished / "verify", root / "big")
+    shutil.copy(finished / "law.json", root / "law.json")
+    found = gather([root])
+    assert found.kind == "runs"
+    assert len(found.runs) == 16
+    assert found.law is not None
+    assert "Quickstart" not in _page(root)
+
+
+def _page(root):
+    build_report([root], root)
+    return (root / "report.html").read_text()
 
 
 def test_a_run_that_has_not_finished_is_marked(quickstart):
@@ -121,10 +139,10 @@ def test_a_ladder_is_its_runs_with_budgets(finished):
 def test_a_directory_without_runs_is_refused(tmp_path):
     with pytest.raises(DataError, match="holds no run"):
         gather([tmp_path])
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="is not a directory"):
-        gather([tmp_path / "file"])
-    with pytest.raises(DataError, match="at least one directory"):
+    (tmp_path / "runs.csv").write_text("")
+    with pytest.raises(DataError, match=r"areca fit .*runs\.csv --out law\.json"):
+        gather([tmp_path / "runs.csv"])
+    with pytest.raises(DataError, match="needs a law"):
         gather([])
 
 

@@ -14,7 +14,7 @@ from areca.errors import ConfigError, DataError
 from areca.files import sha256_file
 from areca.report import build_report
 from areca.report.curves import internals
-from areca.report.gather import Run
+from areca.report.rundirs import Run
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +150,9 @@ def test_plotly_bundle_is_the_one_noted():
 
 
 def test_every_quickstart_section_has_its_plot(built):
-    names = {"plot-law", "plot-valleys", "plot-optima", "plot-residuals", "plot-training", "plot-internals"}
+    names = {"plot-law", "plot-fit", "plot-observed", "plot-valleys", "plot-optima", "plot-plan"}
+    names |= {f"plot-residuals-{of}" for of in ("n", "d", "c", "fitted")} | {"plot-quantiles"}
+    names |= {"plot-training", "plot-internals"}
     assert set(figures(built[1])) == names
     for figure in figures(built[1]).values():
         for axis in ("xaxis", "yaxis"):
@@ -179,7 +181,7 @@ def test_valleys_are_lowest_at_the_laws_own_best_sizes(built):
 
 
 def test_residuals_are_the_noise_that_was_put_in(built):
-    data = figures(built[1])["plot-residuals"]["data"]
+    data = figures(built[1])["plot-residuals-n"]["data"]
     fitted = [y for trace in data if trace["name"] != "verifying run" for y in trace["y"]]
     assert len(fitted) == 15
     assert max(map(abs, fitted)) < 100 * 4 * NOISE
@@ -195,7 +197,7 @@ def test_band_holds_the_law(built):
 
 
 def test_static_pictures_are_written_and_repeat_to_the_byte(finished, tmp_path):
-    names = [f"{stem}{suffix}" for stem in ("valleys", "law", "overview", "curves") for suffix in (".svg", ".png")]
+    names = [f"{stem}{suffix}" for stem in ("valleys", "law", "overview", "training") for suffix in (".svg", ".png")]
     build_report([finished], tmp_path / "a", figures=True)
     build_report([finished], tmp_path / "b", figures=True)
     for name in names:
@@ -213,7 +215,8 @@ def test_verb_says_a_mistake_in_one_sentence(tmp_path, capsys):
     assert main(["report", str(tmp_path / "nowhere")]) == 2
     error = capsys.readouterr().err
     assert error == (
-        f"areca report: {tmp_path / 'nowhere'} does not exist; give the directory of a quickstart, a ladder or a run.\n"
+        f"areca report: {tmp_path / 'nowhere'} does not exist; give a law.json, a plan.json, or the directory of a "
+        "quickstart, a ladder or a run.\n"
     )
 
 

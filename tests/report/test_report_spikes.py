@@ -8,7 +8,7 @@ import pytest
 from synthetic_quickstart import write_run
 
 from areca.report import build_report
-from areca.report.gather import read_run
+from areca.report.rundirs import read_run
 from areca.report.spikes import SHOWN, marks, sentences
 
 SPIKE = {"event": "spike", "step": 33, "found_at": 35, "what": "loss", "value": 9.0, "median": 5.2, "scale": 0.03}
@@ -74,7 +74,7 @@ def test_the_page_draws_them_and_says_them(tmp_path):
     assert "<li>one: spike at step 33 (loss 9.00, usually 5.20).</li>" in html
     assert f"<li>{2 + 2 * SHOWN - SHOWN} more are in events.jsonl.</li>" in html
     assert [(r["rewinds"], r["skipped_tokens"]) for r in summary["runs"]] == [(1, 307_200)] * 2
-    assert (tmp_path / "out" / "curves.svg").exists()
+    assert (tmp_path / "out" / "training.svg").exists()
 
 
 def test_a_page_without_spikes_does_not_mention_them(tmp_path):

@@ -1,4 +1,4 @@
-"""`areca report`: one HTML page from run directories."""
+"""`areca report`: one HTML page from a law, a plan, run directories, or all of them."""
 
 from pathlib import Path
 from typing import Any
@@ -7,14 +7,18 @@ from areca.cli.options import call, print_json
 
 
 def report(paths: list[Path], /, *, out: Path = Path("report"), figures: bool = False, json: bool = False) -> int:
-    """One HTML page that opens offline, from a quickstart's directory, a ladder's or run directories.
+    """One HTML page that opens offline, from what `areca fit`, `plan` and `design` wrote, or from run directories.
 
-    Example: areca report runs/small runs/large --out report --figures
+    A law.json carries its observations, so a table's law is reported without run directories. Runs that are named
+    beside a law and that it was not fitted to are drawn against it.
+
+    Example: areca report law.json plan.json --out report --figures
 
     Args:
-        paths: The directory of a quickstart or a ladder, or one or more run directories.
+        paths: Any of a law.json, a plan.json, a design.json, the directory of a quickstart or of a ladder, and run
+            directories.
         out: Where report.html and report.json go; made if it does not exist.
-        figures: Also write the figures as SVG and PNG.
+        figures: Also write every figure as SVG and PNG for a paper, 3.4 or 7 inches wide.
         json: Print what report.json holds.
     """
     from areca.report import build_report
@@ -35,7 +39,9 @@ def _say(summary: dict[str, Any], out: Path) -> None:
         held = {True: "inside", False: "outside", None: "without"}[summary["covered"]]
         print(f"predicted {predicted:.4f}, achieved {achieved:.4f} nats per token: {held} the 90% interval")
     number = len(summary["runs"])
-    print(f"{number} run{'s' if number != 1 else ''}; open {out / 'report.html'}")
+    what = [f"{number} run{'s' if number != 1 else ''}"] if number or summary["kind"] not in ("law", "plan") else []
+    what += ["a law"] if summary["law"] else []
+    print(f"{', '.join(what) or 'a plan'}; open {out / 'report.html'}")
 
 
 def run(argv: list[str]) -> int:

@@ -6,7 +6,8 @@ import numpy as np
 
 from areca.report import markup, spikes
 from areca.report.figures import COLOURS, Budgets, Figure, around, axis, figure, rounded
-from areca.report.gather import Run, positive
+from areca.report.rundirs import Run
+from areca.report.values import positive
 
 POINTS = 300  # at most, of one curve
 PANELS = (  # of what is seen inside a run: column of metrics.jsonl, title, whether on a logarithmic axis

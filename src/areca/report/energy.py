@@ -1,25 +1,17 @@
-"""What the runs took in energy and carbon, from result.json: figures with their kinds, where they are from, gaps."""
+"""Where the runs' energy and carbon are from: the grid, the PUE, the sensors, and what no sensor saw."""
 
 from typing import Any
 
-from areca.report import markup
-from areca.report.gather import Gathered, number
-from areca.report.headline import energy, kind
-from areca.report.markup import absent, note, text
+from areca.report.gather import Gathered
+from areca.report.markup import note, text
+from areca.report.values import number, sentences
 
 SHOWN = 6  # sentences on where figures are from, and on gaps
 
 
-def entries(found: Gathered, summary: dict[str, Any]) -> list[tuple[str, str]]:
-    """Energy, gross and net carbon, each under its kind; the grid and PUE they were computed with."""
-    used, gross, net = (summary[k] for k in ("energy_kwh", "carbon_kg", "carbon_net_kg"))
+def entries(found: Gathered) -> list[tuple[str, str]]:
+    """The grid and PUE that energy and carbon were computed with."""
     rows = []
-    if used:
-        rows.append((f"energy, {kind(used)}", energy(used)))
-    if gross:
-        rows.append((f"carbon, gross, {kind(gross)}", _grams(gross)))
-    if net and gross and not net["runs_without"]:  # a sum over other runs would be read beside the gross one
-        rows.append((f"carbon, net of carbon-free energy bought, {kind(net)}", _grams(net)))
     grids, pues = _distinct(found, "carbon_kg", _grid), _distinct(found, "energy_kwh", _pue)
     if grids:
         rows.append(("grid", "<br>".join(text(g) for g in grids[:SHOWN])))
@@ -28,28 +20,15 @@ def entries(found: Gathered, summary: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def notes(found: Gathered, summary: dict[str, Any]) -> str:
-    """Whether it was measured, from what, and what is not in it."""
-    used = summary["energy_kwh"]
-    if not used:
-        return absent("No run recorded its energy.")
+def notes(found: Gathered) -> str:
+    """What energy was measured from, and what is not in it."""
     body = ""
-    words = used["kind"].lower()
-    if "estimat" in words or "assum" in words:
-        body += note("Energy and carbon are estimates, not measurements: see the kind beside each figure.")
-    if used["runs_without"]:
-        body += absent(
-            f"{used['runs_without']} of the runs recorded no energy and are not in the sum; `areca footprint` counts "
-            "them."
-        )
     sources = _distinct(found, "energy_kwh", lambda f: [str(f["source"])] if f.get("source") else [])
-    gaps = _distinct(
-        found, "energy_kwh", lambda f: [str(g) for g in f["gaps"]] if isinstance(f.get("gaps"), list) else []
-    )
-    for title, sentences in (("Energy is from", sources), ("Not in it or not seen", gaps)):
-        if sentences:
-            more = f"; {len(sentences) - SHOWN} more in result.json" if len(sentences) > SHOWN else ""
-            body += note(text(f"{title}: {'; '.join(sentences[:SHOWN])}{more}."))
+    gaps = _distinct(found, "energy_kwh", lambda f: sentences(f.get("gaps")))
+    for title, said in (("Energy is from", sources), ("Not in it or not seen", gaps)):
+        if said:
+            more = f"; {len(said) - SHOWN} more in result.json" if len(said) > SHOWN else ""
+            body += note(text(f"{title}: {'; '.join(said[:SHOWN])}{more}."))
     return body
 
 
@@ -72,7 +51,3 @@ def _pue(figure: dict[str, Any]) -> list[str]:
     pue = number(figure, "pue")
     about = f" ({figure['pue_source']})" if figure.get("pue_source") else ""
     return [] if pue is None else [f"{pue:g}{about}"]
-
-
-def _grams(figure: dict[str, Any]) -> str:
-    return f"{markup.significant(1000 * figure['value'], 3)} g CO<sub>2</sub>e"

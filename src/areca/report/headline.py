@@ -3,6 +3,7 @@
 from typing import Any
 
 from areca.report import markup
+from areca.report.costs import amount, kind
 from areca.report.gather import Gathered
 from areca.report.markup import absent, note, percent, power, section, si, text
 
@@ -23,7 +24,7 @@ def headline(found: Gathered, verdict: dict[str, Any]) -> str:
         ("budget, exact FLOPs", power(plan_flops)),
         ("times the largest rung", markup.fixed(plan_flops / best, 1) if plan_flops and best else markup.NONE),
         ("time, all stages", markup.duration(verdict["seconds"], verdict["seconds_at_least"])),
-        ("energy, " + kind(verdict["energy_kwh"]), energy(verdict["energy_kwh"])),
+        ("energy, " + kind(verdict["energy_kwh"]), amount(verdict["energy_kwh"])),
     ]
     cards = "".join(f'<div class="tile"><dd>{value}</dd><dt>{name}</dt></div>' for name, value in tiles)
     words = "".join(f"<p>{sentence}</p>" for sentence in verdict_sentences(verdict))
@@ -92,16 +93,3 @@ def _scale(verdict: dict[str, Any]) -> str:
         "Held-out loss in nats per token, lower is better; the shaded strip is the 90% interval of the prediction."
     )
     return f'<div class="scale">{lines}</div>{note(caption)}'
-
-
-def kind(figure: dict[str, Any] | None) -> str:
-    """How an energy figure came about, such as "estimated (TDP)"."""
-    return text(figure["kind"]) if figure else "not recorded"
-
-
-def energy(figure: dict[str, Any] | None) -> str:
-    """An energy figure in Wh or kWh."""
-    if not figure:
-        return markup.NONE
-    value = figure["value"]
-    return f"{markup.significant(1000 * value, 3)} Wh" if value < 1 else f"{markup.significant(value, 3)} kWh"

@@ -61,6 +61,13 @@ def significant(value: float | None, digits: int = 4) -> str:
     return _significant(value, digits).replace("-", "−")
 
 
+def plain(value: float) -> str:
+    """A setting or a count as it was meant: 64 -> "64", 1e-3 -> "0.001", 47090 -> "4.709×10<sup>4</sup>"."""
+    if float(value).is_integer() and abs(value) < 1e9:
+        return f"{value:,.0f}".replace("-", "−")
+    return f"{value:.4g}".replace("-", "−") if 1e-4 <= abs(value) < 1e4 else power(value, 4)
+
+
 def percent(value: float | None, decimals: int = 1, sign: bool = False) -> str:
     """0.0123 -> "1.2%"."""
     return NONE if value is None else f"{100 * value:{'+' if sign else ''}.{decimals}f}%".replace("-", "−")
@@ -80,9 +87,18 @@ def duration(seconds: float | None, at_least: bool = False) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def interval(value: tuple[float, float] | None, digits: int = 4) -> str:
-    """ "[3.301, 3.452]"."""
-    return NONE if value is None else f"[{significant(value[0], digits)}, {significant(value[1], digits)}]"
+def interval(value: tuple[float | None, float | None] | None, digits: int = 4) -> str:
+    """ "[3.301, 3.452]"; an end that is None is infinite: "[3.301, ∞)"."""
+    if value is None:
+        return NONE
+    low, high = value
+    left = "(−∞" if low is None else f"[{significant(low, digits)}"
+    return f"{left}, ∞)" if high is None else f"{left}, {significant(high, digits)}]"
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """ "1 run", "2 runs"."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[Cell | str]], label: str, sortable: bool = False) -> str:
@@ -117,6 +133,16 @@ def absent(words: str) -> str:
 def plot(anchor: str, label: str, height: int = 400) -> str:
     """The place of a figure; the script draws the figure of that name into it."""
     return f'<div class="plot" id="{anchor}" role="img" aria-label="{text(label)}" style="height:{height}px"></div>'
+
+
+def grid(*parts: str) -> str:
+    """Figures side by side where there is room, one under the other where there is not."""
+    return f'<div class="grid">{"".join(f"<div>{p}</div>" for p in parts if p)}</div>'
+
+
+def bar(share: float, words: str = "") -> str:
+    """A bar of at most 160 pixels, and words beside it."""
+    return f'<div class="share"><i style="width:{160 * share:.0f}px"></i><span>{words}</span></div>'
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> str:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from areca.report import markup
-from areca.report.gather import Run, number
 from areca.report.markup import Cell, note, percent, table, text
+from areca.report.rundirs import Run
+from areca.report.values import number
 
 
 def costs(runs: Sequence[Run]) -> str:

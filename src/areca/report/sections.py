@@ -4,61 +4,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from areca.report import energy, markup, saves
-from areca.report.gather import Gathered, Run, at_least, number, objects
-from areca.report.law import Law
+from areca.report import markup
+from areca.report.gather import Gathered
 from areca.report.markup import Cell, absent, facts, note, percent, power, section, si, table, text
+from areca.report.rundirs import Run
+from areca.report.values import number, objects, sentences
 
-LAW_NAMES = {
-    "E": "E, irreducible loss (nats per token)",
-    "A": "A, of the size term",
-    "B": "B, of the data term",
-    "alpha": "α, exponent of size",
-    "beta": "β, exponent of data",
-    "n_exponent": "best N of the valleys grows as C to the power",
-    "d_exponent": "best D of the valleys grows as C to the power",
-    "exponent": "L(C) = floor + (C<sub>c</sub>/C)<sup>a</sup>, a",
-    "c_c_flops": "L(C), C<sub>c</sub> in FLOPs",
-    "floor": "L(C), floor",
-}
 EVENTS_SHOWN = 60
-
-
-def law_table(law: Law | None) -> str:
-    """The fitted numbers with their intervals, and how the fit went."""
-    if law is None:
-        return absent("There is no fitted law yet.")
-    compute = [p for p in law.compute if p.name != "floor" or p.value]
-    entries = [*law.parameters.values(), *law.exponents, *compute]
-    rows = [[_law_name(p.name), markup.significant(p.value), markup.interval(p.interval)] for p in entries]
-    names = {
-        "status": "fit",
-        "share_of_starts": "starts that reached the best",
-        "sigma": "scatter of ln L about the law",
-    }
-    names |= {"n_starts": "starts", "n_points": "runs fitted", "delta": "Huber's δ"}
-    status = [(names.get(k, text(k.replace("_", " "))), _status(k, v)) for k, v in law.status.items()]
-    if len(law.forms) > 1:
-        shares = (f"{percent(f.weight, 0)} of q = {f.coupling:g} (E {f.floor:.3f})" for f in law.forms)
-        status.append(("predictions: average over couplings q of the terms of N and D", ", ".join(shares)))
-    warning = ""
-    if law.status.get("status", "converged") != "converged":
-        warning = absent("The fit did not converge; its numbers are not a result.")
-    notes = f'<ul class="warnings">{"".join(f"<li>{text(n)}</li>" for n in law.notes)}</ul>' if law.notes else ""
-    shown = table(["parameter", "value", "90% interval"], rows, "Fitted law") + (facts(status) if status else "")
-    return warning + shown + notes
-
-
-def _law_name(name: str) -> str:
-    return LAW_NAMES.get(name, text(name))
-
-
-def _status(key: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "<b>no</b>"
-    if isinstance(value, int | float):
-        return percent(value, 0) if key == "share_of_starts" else f"{value:.4g}"
-    return text(value)
 
 
 def runs_table(runs: Sequence[Run]) -> str:
@@ -91,7 +43,7 @@ def corpora(store: dict[str, Any] | None) -> str:
     for corpus in kinds:
         train, documents = number(corpus, "train_tokens"), _documents(corpus)
         share = (train or 0) / total
-        bar = _bar(share, percent(share, 0))
+        bar = markup.bar(share, percent(share, 0))
         rows.append(
             [
                 text(corpus.get("name", "?")),
@@ -122,11 +74,6 @@ def corpora(store: dict[str, Any] | None) -> str:
     return section("corpus", "Corpus", body, note(words), facts(entries))
 
 
-def _bar(share: float, words: str = "") -> str:
-    """A bar of at most 160 pixels, and words beside it."""
-    return f'<div class="share"><i style="width:{160 * share:.0f}px"></i><span>{words}</span></div>'
-
-
 def _removed(item: dict[str, Any]) -> float | None:
     """The share of a corpus' bytes that were removed as exact or near duplicates."""
     removed = item.get("removed")
@@ -151,23 +98,6 @@ def sample_texts(samples: list[dict[str, Any]] | None) -> str:
     )
     words = "Written by the verifying run's model; the prompt is in bold. A model this small shows form, not knowledge."
     return section("samples", "Samples", note(words), quotes)
-
-
-def costs(found: Gathered, summary: dict[str, Any]) -> str:
-    """Seconds by stage, energy and carbon, each energy figure with its kind."""
-    what = "time, all stages" if (found.quickstart or {}).get("stages") else "training time, all runs"
-    entries = [(what, markup.duration(summary["seconds"], summary["seconds_at_least"]))]
-    body = facts(entries + energy.entries(found, summary)) + energy.notes(found, summary)
-    stages = objects((found.quickstart or {}).get("stages"))
-    known = [(text(s.get("name", "?")), number(s, "seconds"), at_least(s)) for s in stages]
-    longest = max((s for _, s, _ in known if s), default=None)
-    if longest:
-        rows = [[n, markup.duration(s, more), _bar((s or 0) / longest)] for n, s, more in known]
-        body += table(["stage", "time", ""], rows, "Time by stage")
-    body += saves.costs(found.all_runs)
-    if summary["seconds_at_least"]:
-        body += note("Times are summed over all sessions; the last seconds of a session that was killed are not known.")
-    return section("costs", "Time, energy and carbon", body)
 
 
 def events(runs: Sequence[Run]) -> str:
@@ -234,7 +164,13 @@ def provenance(found: Gathered, versions: str) -> str:
         for run in found.all_runs
     ]
     hashes = table(["run", "configuration, SHA-256", "final parameters, SHA-256"], rows, "Fingerprints")
-    hashes = f"<details><summary>Fingerprints of the runs</summary>{hashes}</details>"
+    hashes = f"<details><summary>Fingerprints of the runs</summary>{hashes}</details>" if rows else ""
+    law = found.law or {}
+    sources = sentences(law.get("sources"))
+    if sources:
+        entries.append(("the law was fitted to", "<br>".join(text(s) for s in sources)))
+    if number(law, "seed") is not None and not found.quickstart:
+        entries.append(("seed of the law's resampling", text(law["seed"])))
     return section("provenance", "Provenance", facts(entries), hashes)
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from areca.report import markup
 from areca.report.figures import Figure, rounded
-from areca.report.gather import Run, finite, number, positive
+from areca.report.rundirs import Run
+from areca.report.values import finite, number, positive
 
 SHOWN = 12  # sentences of a page
 
@@ -80,7 +81,7 @@ def sentences(runs: Sequence[Run]) -> list[str]:
     """What happened, one sentence an event, as HTML; the last says how many were left out."""
     found = [f"{markup.text(run.name)}: {m.words}." for run in runs for m in marks(run)]
     more = len(found) - SHOWN
-    return found[:SHOWN] + ([f"{more} more are in events.jsonl."] if more > 0 else [])
+    return found[:SHOWN] + ([f"{more} more {'is' if more == 1 else 'are'} in events.jsonl."] if more > 0 else [])
 
 
 def _words(event: dict[str, Any]) -> str:

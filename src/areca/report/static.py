@@ -1,197 +1,238 @@
-"""Pictures of the valleys, the law and the curves as SVG and PNG, for papers and README files. Drawn by matplotlib."""
+"""The page's figures as SVG and PNG for papers, drawn by matplotlib from the same plotly JSON that the page draws.
+
+3.4 inches wide (one column), or 7 (both) where a legend or a second panel needs it; no titles; text in SVG stays text.
+What is understood is what `figures` makes: lines, markers, error bars, bands, logarithmic axes, panels one above the
+other.
+"""
 
 import io
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Literal
+import re
+from functools import cache
+from html import unescape
+from importlib import resources
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Picture
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from areca.files import write_atomic
 from areca.report import markup
-from areca.report.curves import downsample, heldout
-from areca.report.figures import Budgets, around, decade_ticks, log_space, same_budget
-from areca.report.gather import Gathered, pair, positive
-from areca.report.law import Law, Point, points_of
-from areca.report.spikes import marks
+from areca.report.figures import Figure
 
-# Okabe and Ito's colours in the order of report.css, and shapes in the order of figures.SHAPES.
-PALETTE = {"@c0": "#0072b2", "@c1": "#d98c00", "@c2": "#009e73", "@c3": "#d55e00", "@c4": "#b8628f", "@c5": "#3a9bd0"}
-PALETTE |= {"@ink": "#1b1f24", "@muted": "#5c6570"}
-SHAPES = {"circle": "o", "square": "s", "triangle-up": "^", "diamond": "D", "cross": "P", "pentagon": "p"}
+SINGLE, DOUBLE = 3.4, 7.0  # inches
+POINTS = 0.56  # matplotlib's points for a pixel of the page
+LONG_LEGEND = 5  # entries; more want both columns
+SHAPES = {
+    "circle": "o", "square": "s", "triangle-up": "^", "diamond": "D", "cross": "P", "pentagon": "p", "star": "*",
+    "x": "x", "triangle-left": "<",
+}  # fmt: skip
+DASHES = {"solid": "-", "dash": "--", "dot": ":"}
 STYLE: dict[Any, Any] = {
     "axes.edgecolor": "#5c6570", "axes.labelcolor": "#1b1f24", "axes.spines.right": False, "axes.spines.top": False,
-    "axes.grid": True, "axes.axisbelow": True, "grid.color": "#e8ebef", "font.size": 9.5, "axes.titlesize": 10.5,
-    "axes.titlelocation": "left", "axes.titleweight": "bold", "legend.fontsize": 8.5, "legend.frameon": False,
-    "xtick.color": "#5c6570", "ytick.color": "#5c6570", "lines.linewidth": 1.6, "svg.hashsalt": "areca",
-    "svg.fonttype": "path", "mathtext.default": "regular",
+    "axes.linewidth": 0.6, "axes.grid": True, "axes.axisbelow": True, "grid.color": "#e8ebef", "grid.linewidth": 0.5,
+    "font.size": 7.5, "axes.labelsize": 7.5, "xtick.labelsize": 7, "ytick.labelsize": 7, "legend.fontsize": 6.5,
+    "legend.frameon": False, "xtick.color": "#5c6570", "ytick.color": "#5c6570", "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6, "xtick.minor.width": 0.4, "ytick.minor.width": 0.4, "svg.hashsalt": "areca",
+    "svg.fonttype": "none", "pdf.fonttype": 42, "mathtext.default": "regular", "font.family": "sans-serif",
 }  # fmt: skip
 
 
-def draw(found: Gathered, law: Law | None, out: Path) -> list[Path]:
-    """Writes valleys, law, overview (both side by side) and curves, each as .svg and .png, into `out`.
-
-    What the files have no data for is left out; returns the paths written.
-    """
-    budgets = Budgets([run.budget_flops for run in found.runs])
-    points = points_of(found.runs, law)
-    checked = points_of([found.verify]) if found.verify else []
-    written: list[Path] = []
+def pictures(drawn: dict[str, Figure]) -> dict[str, bytes]:
+    """File name -> content: each figure as `law.svg` and `law.png`, and valleys beside law as `overview`."""
+    found: dict[str, bytes] = {}
     with mpl.rc_context(STYLE):
-        if law is not None and points:
-            has_valleys = any(v.coefficients for v in law.valleys)
-            if has_valleys:
-                written += _save(_one(lambda ax: _valleys(ax, law, points, budgets)), out / "valleys")
-            written += _save(_one(lambda ax: _law(ax, law, points, found.plan, checked, budgets)), out / "law")
-            if has_valleys:
-                both = Figure(figsize=(11, 4.2), layout="constrained")
-                left, right = both.subplots(1, 2)
-                _valleys(left, law, points, budgets)
-                _law(right, law, points, found.plan, checked, budgets)
-                left.set_title("IsoFLOP valleys")
-                right.set_title("Law, prediction and the run that tests it" if checked else "Fitted law")
-                written += _save(both, out / "overview")
-        if any(run.metrics["loss"] for run in found.all_runs):
-            written += _save(_one(lambda ax: _curves(ax, found, budgets)), out / "curves")
-    return written
+        for name, figure in drawn.items():
+            found |= _saved(_picture(figure), name.removeprefix("plot-"))
+        pair = [drawn[name] for name in ("plot-valleys", "plot-law") if name in drawn]
+        if len(pair) == 2:
+            both = Picture(figsize=(DOUBLE, 3.1), layout="constrained")
+            for ax, figure in zip(both.subplots(1, 2), pair, strict=True):
+                _paint(ax, figure, figure["data"], "xaxis", "yaxis", SINGLE)
+            found |= _saved(both, "overview")
+    return found
 
 
-def _one(paint: Any) -> Figure:
-    picture = Figure(figsize=(6.4, 4.2), layout="constrained")
-    paint(picture.subplots())
+def _saved(picture: Picture, stem: str) -> dict[str, bytes]:
+    """As SVG and PNG, the same bytes for the same data."""
+    found = {}
+    for suffix, metadata in ((".svg", {"Date": None, "Creator": "areca"}), (".png", {"Software": "areca"})):
+        content = io.BytesIO()
+        picture.savefig(content, format=suffix[1:], dpi=300, metadata=metadata)
+        found[stem + suffix] = content.getvalue()
+    return found
+
+
+def _picture(figure: Figure) -> Picture:
+    layout, data = figure["layout"], figure["data"]
+    panels = sorted((k for k in layout if k.startswith("yaxis")), key=lambda k: int(k[5:] or 1))
+    entries = _named(figure, data)
+    width = DOUBLE if len(entries) > LONG_LEGEND else SINGLE
+    categories = layout["yaxis"].get("tickvals") if layout["yaxis"].get("type") != "log" else None
+    height = 0.16 * len(categories) + 0.7 if categories else 2.2 if width == SINGLE else 3.2
+    if entries and not categories:
+        height += 0.13 * -(-len(entries) // _columns([words for _, words in entries], width))
+    if len(panels) > 1:
+        picture = Picture(figsize=(width, 1.05 * len(panels) + 0.6), layout="constrained")
+        for i, (ax, key) in enumerate(zip(picture.subplots(len(panels), sharex=True), panels, strict=True)):
+            of = [t for t in data if t.get("yaxis", "y").replace("y", "yaxis") == key]
+            _paint(ax, figure, of, "xaxis", key, width, labelled=i == len(panels) - 1)
+        return picture
+    picture = Picture(figsize=(width, height), layout="constrained")
+    _paint(picture.subplots(), figure, data, "xaxis", "yaxis", width)
     return picture
 
 
-def _save(picture: Figure, stem: Path) -> list[Path]:
-    """The picture as SVG and PNG, whole or absent, the same bytes for the same data."""
-    paths = []
-    for suffix, metadata in ((".svg", {"Date": None, "Creator": "areca"}), (".png", {"Software": "areca"})):
-        content = io.BytesIO()
-        picture.savefig(content, format=suffix[1:], dpi=160, metadata=metadata)
-        paths.append(stem.with_suffix(suffix))
-        write_atomic(paths[-1], content.getvalue())
-    return paths
-
-
-def _valleys(ax: Axes, law: Law, points: Sequence[Point], budgets: Budgets) -> None:
-    sizes: list[float] = []
-    for valley in law.valleys:
-        group = [p for p in points if same_budget(p.budget_flops, valley.budget_flops)]
-        colour, shape = _style(budgets, valley.budget_flops)
-        near = [p.n_params for p in group] + ([valley.bottom] if valley.bottom else [])
-        if not near:
-            continue
-        sizes += near
-        n = log_space(*around(near, 1.12))
-        curve = valley.curve(n)
-        if curve is not None:
-            ax.plot(n, curve, color=colour, ls="--" if valley.interior is False else "-")
-        label = f"{_power(valley.budget_flops)} FLOPs"
-        ax.plot([p.n_params for p in group], [p.loss for p in group], shape, color=colour, ms=5.5, label=label)
-        bottom = valley.curve(np.asarray([valley.bottom])) if valley.bottom else None
-        if bottom is not None and valley.bottom:
-            spread = None
-            if valley.n_opt_interval:
-                low, high = valley.n_opt_interval
-                spread = [[max(valley.bottom - low, 0)], [max(high - valley.bottom, 0)]]
-            star: dict[str, Any] = {"mfc": "white", "ms": 12, "mew": 1.4, "capsize": 3, "elinewidth": 1.2}
-            ax.errorbar([valley.bottom], bottom, xerr=spread, fmt="*", color=colour, **star)
-    if sizes:
-        _logarithmic(ax, *around(sizes, 1.3))
-    ax.set(xlabel="N, parameters without embeddings", ylabel="held-out loss, nats per token")
-    _legend(ax, "best")
-
-
-def _law(
-    ax: Axes,
-    law: Law,
-    points: Sequence[Point],
-    plan: dict[str, Any] | None,
-    checked: Sequence[Point],
-    budgets: Budgets,
-) -> None:
-    planned = checked[0].flops if checked else positive(plan, "flops_exact")
-    low, high = around([p.flops for p in points] + ([planned] if planned else []), 1.6)
-    if law.complete:
-        c = log_space(low, high)
-        n, d = law.frontier(c, points)
-        band = law.band(n, d)
-        if band:
-            ax.fill_between(c, *band, color="#1b1f24", alpha=0.14, lw=0, label="90% band of the law")
-        ax.plot(c, law.predict(n, d), color=PALETTE["@ink"], label="L(N, D) at best N and D")
-    for point in points:
-        colour, shape = _style(budgets, point.budget_flops)
-        ax.plot([point.flops], [point.loss], shape, color=colour, ms=4.5)
-    predicted, baseline = positive(plan, "predicted_loss"), positive(plan, "naive_baseline_loss")
-    if baseline and planned:
-        line = [max(p.flops for p in points), planned]
-        ax.plot(line, [baseline] * 2, ":", color=PALETTE["@muted"], lw=1.3, label="best rung carried over")
-    if planned and predicted:
-        bounds = pair((plan or {}).get("interval_90"))
-        spread = [[max(predicted - bounds[0], 0)], [max(bounds[1] - predicted, 0)]] if bounds else None
-        diamond: dict[str, Any] = {"mfc": "white", "ms": 7, "mew": 1.5, "capsize": 4, "zorder": 3}
-        diamond["label"] = "predicted, 90% interval"
-        ax.errorbar([planned], [predicted], yerr=spread, fmt="D", color=PALETTE["@ink"], **diamond)
-    for point in checked:
-        ax.plot([point.flops], [point.loss], "o", color=PALETTE["@c3"], ms=5, zorder=4, label="achieved")
-    _logarithmic(ax, low, high, _power)
-    ax.set(xlabel="C, training compute in exact FLOPs", ylabel="held-out loss, nats per token")
-    _legend(ax, "upper right")
-
-
-def _curves(ax: Axes, found: Gathered, budgets: Budgets) -> None:
-    spans: list[float] = []
-    labelled: set[str] = set()
-    for i, run in enumerate(found.all_runs):
-        x, y = downsample(run.metrics["tokens"], run.metrics["loss"])
-        if not len(x):
-            continue
-        spans += [float(x.min()), float(x.max())]
-        if run is found.verify:
-            colour, label, width = PALETTE["@ink"], "verifying run", 2.0
-        elif budgets.values:
-            label = f"{_power(run.budget_flops)} FLOPs" if run.budget_flops else "runs without a budget"
-            colour, width = _style(budgets, run.budget_flops)[0], 1.0
+def _paint(ax: Axes, figure: Figure, data: list[Figure], x: str, y: str, width: float, labelled: bool = True) -> None:
+    """One panel: its traces, axes and legend."""
+    layout = figure["layout"]
+    for key, options in (("x", layout[x]), ("y", layout[y])):  # scales first: error bars depend on them
+        _axis(ax, key, options, width)
+    if not labelled:
+        ax.set_xlabel("")
+    if layout[y].get("zeroline"):
+        ax.axhline(0, color="#5c6570", lw=0.7, zorder=1)
+    before: Figure | None = None
+    for trace in data:  # later ones over earlier ones, as on the page
+        xs, ys = _array(trace["x"]), _array(trace["y"])
+        if trace.get("fill") == "tonexty" and before is not None:
+            colour, alpha = _colour(trace["fillcolor"])
+            ax.fill_between(xs, _array(before["y"]), ys, color=colour, alpha=alpha, lw=0)
+        elif "lines" in trace["mode"]:
+            colour, _ = _colour(trace["line"].get("color", "@ink"))
+            options = {"lw": trace["line"].get("width", 2) * POINTS, "ls": DASHES[trace["line"].get("dash", "solid")]}
+            ax.plot(xs, ys, color=colour, alpha=trace.get("opacity", 1.0), solid_capstyle="butt", **options)
         else:
-            colour, label, width = PALETTE[f"@c{i % 6}"], run.name.replace("$", r"\$"), 1.3
-        ax.plot(x, y, color=colour, lw=width, label=None if label in labelled else label)
-        labelled.add(label)
-        held = heldout(run)
-        ax.plot([t for t, _ in held], [v for _, v in held], "o", color=colour, ms=3.5, mec="white", mew=0.6)
-        for mark in marks(run):
-            shape = {"spike": "x", "rewind": "<"}[mark.kind]
-            name = None if mark.kind in labelled else mark.kind
-            ax.plot([mark.tokens], [mark.loss], shape, color=PALETTE["@c3"], ms=6, label=name)
-            labelled.add(mark.kind)
-    _logarithmic(ax, *around(spans, 1.15))
-    ax.set(xlabel="tokens seen", ylabel="training loss (dots: held-out), nats per token")
-    if len(labelled) <= 10:
-        _legend(ax, "upper right")
+            _markers(ax, trace, xs, ys)
+        before = trace
+    entries = _named(figure, data) if layout.get("showlegend", True) else []
+    if entries:
+        columns = _columns([words for _, words in entries], width)
+        handles, words = [h for h, _ in entries], [_mathtext(w) for _, w in entries]
+        more: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1.01), "borderaxespad": 0.0}
+        ax.legend(handles, words, ncols=columns, columnspacing=1.0, handletextpad=0.5, handlelength=1.6, **more)
 
 
-def _style(budgets: Budgets, budget: float | None) -> tuple[str, str]:
-    colour, shape = budgets.style(budget)
-    return PALETTE[colour], SHAPES.get(shape, "o")
+def _markers(ax: Axes, trace: Figure, xs: np.ndarray, ys: np.ndarray) -> None:
+    marker = trace["marker"]
+    for direction in ("x", "y"):
+        bars = trace.get(f"error_{direction}")
+        if bars:
+            spread = np.stack([_array(bars["arrayminus"]), _array(bars["array"])])
+            colour, _ = _colour(bars["color"])
+            along, across = (spread, None) if direction == "x" else (None, spread)
+            style: dict[str, Any] = {"fmt": "none", "zorder": 2, "elinewidth": 0.9, "capsize": 1.8}
+            ax.errorbar(xs, ys, xerr=along, yerr=across, ecolor=colour, **style)
+    colours, symbols = marker["color"], marker.get("symbol", "circle")
+    colours = colours if isinstance(colours, list) else [colours] * len(xs)
+    symbols = symbols if isinstance(symbols, list) else [symbols] * len(xs)
+    for look in dict.fromkeys(zip(colours, symbols, strict=True)):
+        chosen = [i for i, seen in enumerate(zip(colours, symbols, strict=True)) if seen == look]
+        ax.plot(xs[chosen], ys[chosen], **_look(marker, *look), ls="none")
 
 
-def _legend(ax: Axes, where: Literal["best", "upper right"]) -> None:
-    if ax.get_legend_handles_labels()[0]:
-        ax.legend(loc=where)
+def _look(marker: Figure, colour: str, symbol: str) -> dict[str, Any]:
+    """matplotlib's words for a marker."""
+    face, edge = _colour(colour)[0], marker.get("line")
+    ring = _colour(edge["color"])[0] if edge else face
+    width = edge.get("width", 1) * POINTS if edge else (1.1 if symbol == "x" else 0)
+    size = marker.get("size", 8) * POINTS * (1.25 if symbol == "star" else 1.0)
+    shape = {"marker": SHAPES.get(symbol, "o"), "alpha": marker.get("opacity"), "zorder": 2}
+    return shape | {"mfc": face, "mec": ring, "mew": width, "ms": size}
 
 
-def _logarithmic(ax: Axes, low: float, high: float, labels: Any = markup.si) -> None:
-    ax.set_xscale("log")
-    ax.set_xlim(low, high)
-    ax.xaxis.set_major_locator(FixedLocator(decade_ticks(low, high)))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: markup.short(labels(value))))
+def _named(figure: Figure, data: list[Figure]) -> list[tuple[Any, str]]:
+    """The legend's (handle, words) in the page's order."""
+    if figure["layout"].get("showlegend") is False:
+        return []
+    entries = []
+    for i, trace in enumerate(data):
+        if trace.get("showlegend") is False or not trace.get("name"):
+            continue
+        if trace.get("fill") == "tonexty":
+            colour, alpha = _colour(trace["fillcolor"])
+            handle: Any = Patch(facecolor=colour, alpha=alpha, lw=0)
+        elif "lines" in trace["mode"]:
+            stroke = trace["line"]
+            dash, width = DASHES[stroke.get("dash", "solid")], stroke.get("width", 2) * POINTS
+            colour = _colour(stroke.get("color", "@ink"))[0]
+            handle = Line2D([], [], color=colour, ls=dash, lw=width, alpha=trace.get("opacity", 1.0))
+        else:
+            colour, symbol = (_first(trace["marker"].get(k, d)) for k, d in (("color", "@c0"), ("symbol", "circle")))
+            handle = Line2D([], [], ls="none", **_look(trace["marker"], colour, symbol))
+        entries.append((trace.get("legendrank", 1000), i, handle, trace["name"]))
+    return [(handle, words) for _, _, handle, words in sorted(entries, key=lambda e: e[:2])]
 
 
-def _power(value: float) -> str:
-    mantissa, exponent = f"{value:.1e}".split("e")
-    factor = "" if mantissa == "1.0" else f"{float(mantissa):g} \\times "
-    return f"${factor}10^{{{int(exponent)}}}$"
+def _columns(words: list[str], width: float) -> int:
+    """How many entries of a legend stand side by side."""
+    longest = max(len(re.sub(r"<[^>]+>", "", w)) for w in words)
+    return max(1, min(len(words), int((width - 0.4) * 72 / ((longest + 5) * 6.5 * 0.52))))
+
+
+def _axis(ax: Axes, key: str, options: Figure, width: float) -> None:
+    axis = ax.xaxis if key == "x" else ax.yaxis
+    axis.set_label_text(_mathtext(options["title"]["text"]))
+    if options.get("type") == "log":
+        low, high = (10.0**v for v in options["range"])
+        (ax.set_xscale if key == "x" else ax.set_yscale)("log")
+        (ax.set_xlim if key == "x" else ax.set_ylim)(low, high)
+        axis.set_minor_locator(FixedLocator(options.get("minor", {}).get("tickvals", [])))
+        axis.set_minor_formatter("")
+    elif options.get("range"):
+        (ax.set_xlim if key == "x" else ax.set_ylim)(*options["range"])
+    if options.get("tickformat"):  # counts, as 200k
+        axis.set_major_formatter(FuncFormatter(lambda value, _: markup.short(markup.si(value))))
+    if options.get("tickvals"):
+        words = list(options["ticktext"])
+        if key == "x":
+            words = _thinned(options["tickvals"], words, width)
+        axis.set_major_locator(FixedLocator(options["tickvals"]))
+        axis.set_ticklabels([_mathtext(w) for w in words])
+        if options.get("type") != "log":
+            axis.set_minor_locator(NullLocator())
+
+
+def _thinned(ticks: list[float], words: list[str], width: float) -> list[str]:
+    """Labels that fit side by side: all, or whole decades, or every second."""
+    length = sum(len(re.sub(r"<[^>]+>", "", w)) + 3 for w in words)
+    if length <= 13 * width:
+        return words
+    decades = [abs(np.log10(t) % 1) < 1e-9 for t in ticks]
+    keep = decades if sum(decades) > 1 else [i % 2 == 0 for i in range(len(ticks))]
+    return [w if k else "" for w, k in zip(words, keep, strict=True)]
+
+
+def _colour(value: str) -> tuple[Any, float]:
+    """(colour, opacity) of "@name", "#rrggbb" or "rgba(r, g, b, a)"."""
+    value = _palette().get(value[1:], "#1b1f24") if value.startswith("@") else value
+    if value.startswith("rgba"):
+        red, green, blue, alpha = (float(v) for v in re.findall(r"[\d.]+", value))
+        return (red / 255, green / 255, blue / 255), alpha
+    return value, 1.0
+
+
+@cache
+def _palette() -> dict[str, str]:
+    """The names of report.css on light paper, so that page and paper have the same colours."""
+    css = resources.files("areca.report").joinpath("assets/report.css").read_text(encoding="utf-8")
+    return dict(re.findall(r"--(\w+): ([^;]+);", css.split("}", 1)[0]))
+
+
+def _mathtext(words: str) -> str:
+    """A label of the page as matplotlib writes it: <sup> and <sub> as mathtext, the rest as it stands."""
+    words = words.replace("$", r"\$")
+    words = re.sub(r"<sup>(.*?)</sup>", lambda m: f"$^{{{m[1].replace('−', '-')}}}$", words)
+    words = re.sub(r"<sub>(.*?)</sub>", lambda m: f"$_{{{m[1]}}}$", words)
+    return unescape(re.sub(r"<br>", " ", words))
+
+
+def _first(value: Any) -> Any:
+    return value[0] if isinstance(value, list) and value else value if not isinstance(value, list) else "circle"
+
+
+def _array(values: Any) -> np.ndarray:
+    return np.asarray([np.nan if v is None else v for v in values], dtype=np.float64)

@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from areca import __version__
-from areca.report.gather import Gathered, Run, at_least, finite, json_ready, number, objects, pair, positive
+from areca.report.checks import HeldOut
+from areca.report.gather import Gathered
 from areca.report.law import Law
+from areca.report.rundirs import Run
+from areca.report.values import at_least, finite, json_ready, number, objects, pair, positive, sentences
 
 
 def summarise(found: Gathered, law: Law | None) -> dict[str, Any]:
@@ -13,12 +16,15 @@ def summarise(found: Gathered, law: Law | None) -> dict[str, Any]:
     summary: dict[str, Any] = {"kind": found.kind, "areca": __version__}
     if found.kind == "quickstart":
         summary |= verdict(found)
+    elif found.plan is not None:
+        summary["plan"] = _plan(found.plan)
+    net = total(found.all_runs, "carbon_net_kg")
     summary |= {
         "runs": [row(run) for run in found.all_runs],
         "law": _law(law),
         "energy_kwh": total(found.all_runs, "energy_kwh"),
         "carbon_kg": total(found.all_runs, "carbon_kg"),
-        "carbon_net_kg": total(found.all_runs, "carbon_net_kg"),
+        **({"carbon_net_kg": net} if net and not net["runs_without"] else {}),
         "seconds": _seconds(found),
         "seconds_at_least": any(at_least(stage) for stage in _stages(found)),
         "missing": found.missing,
@@ -114,11 +120,36 @@ def _seconds(found: Gathered) -> float | None:
     return sum(known) if known else None
 
 
+def _plan(plan: dict[str, Any]) -> dict[str, Any]:
+    bounds, cost = pair(plan.get("interval_90")), plan.get("cost")
+    names = ("n_params", "n_tokens", "flops_exact", "flops_6nd", "predicted_loss", "half_width_relative")
+    return {
+        **{name: positive(plan, name) for name in names},
+        "interval": list(bounds) if bounds else None,
+        "level": positive(plan, "level"),
+        "cost": json_ready(cost) if isinstance(cost, dict) else None,
+        "warnings": sentences(plan.get("warnings")),
+    }
+
+
 def _law(law: Law | None) -> dict[str, Any] | None:
     if law is None:
         return None
-    named = [*law.parameters.values(), *law.exponents, *law.compute]
-    return {
+    named = [*law.parameters.values(), *law.exponents, *law.compute.parameters]
+    found: dict[str, Any] = {
         "parameters": {p.name: {"value": p.value, "interval_90": p.interval} for p in named},
         "status": json_ready(law.status),
     }
+    checks = law.checks
+    if checks.largest:
+        found["largest_budget_held_out"] = _held(checks.largest)
+    if checks.left_out:
+        found["budgets_left_out"] = [_held(h) for h in checks.left_out]
+    if law.others:
+        found["forms"] = [json_ready({k: form.get(k) for k in ("form", "values", "status")}) for form in law.others]
+    return found
+
+
+def _held(held: HeldOut) -> dict[str, Any]:
+    names = ("budget_flops", "rows", "mean_error", "worst_error", "held", "level")
+    return {name: getattr(held, name) for name in names}

@@ -12,19 +12,24 @@
   // A deep copy in which "@name" is the value of the style sheet's --name.
   function coloured(value) {
     if (typeof value === "string") return value.startsWith("@") ? variable(value.slice(1)) : value;
-    if (Array.isArray(value)) return typeof value[0] === "number" ? value : value.map(coloured);
+    if (Array.isArray(value)) return typeof value[0] === "number" || value[0] === null ? value : value.map(coloured);
     if (value === null || typeof value !== "object") return value;
     return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, coloured(item)]));
   }
 
-  // A phone's width has room for four or five labels: those of whole decades, or else every second.
-  function thin(axis) {
-    const decade = axis.tickvals.map((value) => Math.abs(Math.log10(value) % 1) < 1e-9);
-    const enough = decade.filter(Boolean).length > 2;
-    axis.ticktext = axis.ticktext.map((label, i) => ((enough ? decade[i] : i % 2 === 0) ? label : ""));
+  // As many labels as a figure's width has room for: all, those of whole decades, or else every second, fourth, ...
+  function thin(axis, width) {
+    const words = axis.ticktext.map((label) => label.replace(/<[^>]+>|&[a-z]+;/g, ""));
+    const room = (kept) => words.reduce((sum, word, i) => sum + (kept(i) ? word.length * 7 + 14 : 0), 0) <= width;
+    const decade = (i) => Math.abs(Math.log10(axis.tickvals[i]) % 1) < 1e-9;
+    const choices = [() => true];
+    if (words.filter((_, i) => decade(i)).length > 1) choices.push(decade);
+    for (const step of [2, 3, 4, 6]) choices.push((i) => i % step === 0);
+    const kept = choices.find(room) || ((i) => i === 0);
+    axis.ticktext = axis.ticktext.map((label, i) => (kept(i) ? label : ""));
   }
 
-  function themed(figure) {
+  function themed(figure, width) {
     const { data, layout } = coloured(figure);
     const ink = variable("ink"), muted = variable("muted"), grid = variable("grid"), line = variable("line");
     Object.assign(layout, {
@@ -36,6 +41,8 @@
       dragmode: coarse.matches || narrow.matches ? false : "zoom", // a finger scrolls the page
       autosize: true,
     });
+    const words = (layout.yaxis && layout.yaxis.ticktext) || [];
+    const left = Math.max(layout.margin.l, ...words.map((label) => label.replace(/<[^>]+>/g, "").length * 7 + 12));
     for (const key of Object.keys(layout).filter((name) => /^[xy]axis/.test(name))) {
       const axis = layout[key];
       Object.assign(axis, { gridcolor: grid, linecolor: line, zerolinecolor: muted, showline: true, ticks: "outside", tickcolor: line });
@@ -43,7 +50,7 @@
       axis.title.font = { size: narrow.matches ? 11.5 : 13 };
       if (key.startsWith("x")) {
         axis.tickangle = 0;
-        if (narrow.matches && axis.ticktext && axis.ticktext.length > 4) thin(axis);
+        if (axis.ticktext) thin(axis, width - left - layout.margin.r);
       }
     }
     if (narrow.matches) {
@@ -65,7 +72,7 @@
 
   function draw() {
     const drawn = Object.entries(figures).map(([name, figure]) => {
-      const { data, layout } = themed(figure);
+      const { data, layout } = themed(figure, document.getElementById(name).clientWidth);
       return Plotly.react(name, data, layout, options);
     });
     return Promise.all(drawn).then(() => document.documentElement.setAttribute("data-drawn", String(drawn.length)));
