@@ -116,6 +116,13 @@ def _print(law: "LawReport") -> None:
         f"{law.samples.method} bootstrap of {len(law.samples.theta):,}",
         soft_wrap=True,
     )
+    best = law.optimum(float(law.observations.flops.max()))
+    console.print(
+        f"at the largest budget, {best.flops:.3g} FLOPs taken as 6 N D: best N {_size(best.n)} "
+        f"({_size(*best.intervals['n'][::-1])}), D {_size(best.d)} ({_size(*best.intervals['d'][::-1])}), "
+        f"loss {best.loss:.4f} ({best.intervals['loss'][0]:.4f} to {best.intervals['loss'][1]:.4f}, the law's)",
+        soft_wrap=True,
+    )
     if law.average:
         shares = ", ".join(
             f"{f.weight:.0%} of coupling {f.fit.coupling:g} (E {f.fit.E:.4g})" for f in law.average.forms

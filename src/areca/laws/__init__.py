@@ -12,6 +12,7 @@ from areca.laws.fitting import Fit, fit
 from areca.laws.forms import Form, exponent, positive, real, scale
 from areca.laws.isoflop import IsoFlop, Valley, fit_isoflop
 from areca.laws.observations import Observations
+from areca.laws.optimum import Optimum, optimum
 from areca.laws.parametric import ParametricFit, fit_parametric
 from areca.laws.report import FAILED_CHECK, LawReport, fit_laws
 from areca.laws.resample import Samples, resample
@@ -20,7 +21,7 @@ from areca.laws.uncertainty import delta_intervals, profile
 
 __all__ = [
     "COUPLINGS", "FAILED_CHECK", "Average", "Bootstrap", "ComputeLaw", "Fit", "Form", "IsoFlop", "LawReport",
-    "Observations", "ParametricFit", "Samples", "Valley", "bootstrap", "delta_intervals", "exponent", "fit",
-    "fit_average", "fit_compute", "fit_isoflop", "fit_laws", "fit_parametric", "load", "positive", "predict_interval",
+    "Observations", "Optimum", "ParametricFit", "Samples", "Valley", "bootstrap", "delta_intervals", "exponent", "fit",
+    "fit_average", "fit_compute", "fit_isoflop", "fit_laws", "fit_parametric", "load", "optimum", "positive", "predict_interval",
     "profile", "real", "resample", "scale",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from areca.laws.bootstrap import Bootstrap, bootstrap
 from areca.laws.compute import PF_DAY, fit_compute
 from areca.laws.isoflop import LEVEL, fit_isoflop
 from areca.laws.observations import Observations
+from areca.laws.optimum import Optimum, optimum
 from areca.laws.parametric import Objective, ParametricFit, fit_parametric
 from areca.laws.validation import validate_largest_budget
 
@@ -49,6 +50,10 @@ class LawReport:
     def predict(self, n_params: Any, n_tokens: Any) -> np.ndarray:
         """Loss in nats per token."""
         return self.predictor.predict(n_params, n_tokens)
+
+    def optimum(self, flops: float, level: float | None = None) -> Optimum:
+        """The N and D of least loss under C = 6 N D, with intervals (at the report's level unless one is given)."""
+        return optimum(self.predictor, flops, level or self.level)
 
     def predict_interval(
         self, n_params: float, n_tokens: float, level: float = 0.90, *, flops: float | None = None
