@@ -39,10 +39,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Valley:
-    """ln L = a + b x + c x^2 with x = ln N, at one budget."""
+    """ln L = a + b x + c x^2 + d x^3 with x = ln N, at one budget."""
 
     budget_flops: float
-    coefficients: tuple[float, float, float] | None
+    coefficients: tuple[float, ...] | None
     n_opt: float | None
     n_opt_interval: tuple[float, float] | None
     d_opt: float | None
@@ -50,7 +50,7 @@ class Valley:
     interior: bool | None
 
     def curve(self, n_params: np.ndarray) -> np.ndarray | None:
-        """The parabola's loss at sizes `n_params`, or None if its coefficients are not known."""
+        """The curve's loss at sizes `n_params`, or None if its coefficients are not known."""
         if self.coefficients is None:
             return None
         return np.exp(np.polyval(self.coefficients[::-1], np.log(n_params)))
@@ -210,7 +210,7 @@ def _valley(item: dict[str, Any]) -> Valley | None:
     if budget is None:
         return None
     a, b, c = (number(item, key) for key in "abc")
-    coefficients = None if a is None or b is None or c is None else (a, b, c)
+    coefficients = None if a is None or b is None or c is None else (a, b, c, number(item, "d") or 0.0)
     shape = [item[key] for key in ("interior", "curved") if isinstance(item.get(key), bool)]
     return Valley(
         budget_flops=budget,
