@@ -47,7 +47,8 @@ class Setting:
         of_n, of_d = np.exp(a) * self.n**-alpha, np.exp(b) * self.d**-beta
         loss = np.exp(e) + of_n + of_d
         return np.stack(
-            [of_n / loss, of_d / loss, np.exp(e) / loss, -np.log(self.n) * of_n / loss, -np.log(self.d) * of_d / loss], 1
+            [of_n / loss, of_d / loss, np.exp(e) / loss, -np.log(self.n) * of_n / loss, -np.log(self.d) * of_d / loss],
+            1,
         )
 
     def least_error(self, flops: float, noise: float = NOISE) -> float:

@@ -15,7 +15,13 @@ from areca.laws.declared import DATA_CONSTRAINED
 from areca.laws.engine import response
 from areca.laws.fitting import rows_of, total
 
-CHINCHILLA = {"A": np.exp(6.255414), "B": np.exp(7.3049974), "E": np.exp(0.6254804), "alpha": 0.3526596, "beta": 0.3526596}
+CHINCHILLA = {
+    "A": np.exp(6.255414),
+    "B": np.exp(7.3049974),
+    "E": np.exp(0.6254804),
+    "alpha": 0.3526596,
+    "beta": 0.3526596,
+}
 R_D, R_N = 15.387756, 5.309743
 
 

@@ -29,6 +29,7 @@ def fit(
     drop_highest: int = 0,
     bootstrap: int = 1000,
     seed: int = 0,
+    curves: bool = False,
     out: str = "",
     json: bool = False,
 ) -> int:
@@ -55,6 +56,8 @@ def fit(
         drop_highest: leave out this many rows of highest loss.
         bootstrap: samples behind the intervals.
         seed: of the bootstrap.
+        curves: the envelope of training curves instead (Hoffmann's approach 1): which run has the lowest loss at each
+            FLOP. From run directories, or a table with the columns run, n_params, n_tokens and loss along each run.
         out: write the laws here, for `areca plan`.
         json: print the laws as JSON.
     """
@@ -66,6 +69,8 @@ def fit(
     from areca.files import check_place
     from areca.laws import fit_laws, load
 
+    if curves:
+        return _curves(paths, flops_kind, bootstrap, seed, out, json)
     if out:
         check_place(out)
     observations = load(
@@ -90,6 +95,35 @@ def fit(
         _print(law)
         if out:
             print(f"written: {out}")
+    return 0
+
+
+def _curves(paths: tuple[str, ...], flops_kind: str, samples: int, seed: int, out: str, json: bool) -> int:
+    from rich.console import Console
+
+    from areca.cli.options import print_json
+    from areca.errors import ConfigError
+    from areca.laws.curves import read_curves
+    from areca.laws.envelope import fit_envelope
+
+    if out:
+        raise ConfigError(
+            f"--out {out} writes laws for `areca plan`, and curves give none; take --json, or fit the runs."
+        )
+    found = fit_envelope(read_curves(paths, flops_kind=flops_kind), samples=samples, seed=seed)  # type: ignore[arg-type]
+    if json:
+        print_json(found.to_dict())
+        return 0
+    console = Console(highlight=False)
+    low, high = found.flops_range
+    console.print(f"[bold]The envelope of {found.runs} curves[/bold]  {found.winners} runs are lowest somewhere, "
+                  f"{low:.3g} to {high:.3g} FLOPs")  # fmt: skip
+    for letter in "nd":
+        exponent, (start, end) = getattr(found, f"{letter}_exponent"), getattr(found, f"{letter}_exponent_interval")
+        factor = getattr(found, f"{letter}_coefficient")
+        console.print(f"{letter.upper()}_opt ~ C^{exponent:.4g}  ({start:.4g} to {end:.4g}, over runs), x {factor:.4g}")
+    for note in found.notes:
+        console.print(f"note: {note}", style="yellow", soft_wrap=True)
     return 0
 
 

@@ -8,6 +8,8 @@ fitted is read and predicts without it.
 from areca.laws.average import COUPLINGS, Average, fit_average
 from areca.laws.bootstrap import Bootstrap, bootstrap, predict_interval
 from areca.laws.compute import ComputeLaw, fit_compute
+from areca.laws.curves import Curve, read_curves
+from areca.laws.envelope import Envelope, fit_envelope
 from areca.laws.fitting import Fit, fit
 from areca.laws.forms import Form, exponent, positive, real, scale
 from areca.laws.isoflop import IsoFlop, Valley, fit_isoflop
@@ -20,8 +22,8 @@ from areca.laws.tables import load
 from areca.laws.uncertainty import delta_intervals, profile
 
 __all__ = [
-    "COUPLINGS", "FAILED_CHECK", "Average", "Bootstrap", "ComputeLaw", "Fit", "Form", "IsoFlop", "LawReport",
+    "COUPLINGS", "FAILED_CHECK", "Average", "Bootstrap", "ComputeLaw", "Curve", "Envelope", "Fit", "Form", "IsoFlop", "LawReport",
     "Observations", "Optimum", "ParametricFit", "Samples", "Valley", "bootstrap", "delta_intervals", "exponent", "fit",
-    "fit_average", "fit_compute", "fit_isoflop", "fit_laws", "fit_parametric", "load", "optimum", "positive", "predict_interval",
-    "profile", "real", "resample", "scale",
+    "fit_average", "fit_compute", "fit_envelope", "fit_isoflop", "fit_laws", "fit_parametric", "load", "optimum", "positive", "predict_interval",
+    "profile", "read_curves", "real", "resample", "scale",
 ]  # fmt: skip

@@ -106,7 +106,9 @@ def fit_isoflop(
         loss_samples.append(lows)
     far = sum(len(rows) - len(used) for _, rows, used in groups)
     if far:
-        notes.append(f"{far} runs more than {WINDOW:.0%} above the lowest loss of their budget do not shape its valley.")
+        notes.append(
+            f"{far} runs more than {WINDOW:.0%} above the lowest loss of their budget do not shape its valley."
+        )
     flat = [f"{v.budget_flops:.3g}" for v in valleys if not v.curved]
     edge = [f"{v.budget_flops:.3g}" for v in valleys if v.curved and not v.interior]
     if flat:
@@ -187,7 +189,9 @@ def _valley(
     has_vertex = bool(np.isfinite(vertex))
     interior = bool(has_vertex and low < vertex < high)
     again = _vertex(refits)
-    edges = np.where(_height(refits, np.full(len(refits), low)) < _height(refits, np.full(len(refits), high)), low, high)
+    edges = np.where(
+        _height(refits, np.full(len(refits), low)) < _height(refits, np.full(len(refits), high)), low, high
+    )
     vertices = np.clip(np.where(np.isnan(again), edges, again), low, high)
     lows = np.exp(_height(refits, vertices))
     curved = bool(np.mean(refits[:, 2] > 0) >= 0.95)
