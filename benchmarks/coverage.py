@@ -1,6 +1,6 @@
 """How often intervals hold the truth: simulated tables of twenty known laws, refitted as a user would.
 
-    .venv/bin/python benchmarks/coverage.py --out coverage.json            # the default method; goes on where it stopped
+    .venv/bin/python benchmarks/coverage.py --out coverage.json          # the default; goes on where it stopped
     .venv/bin/python benchmarks/coverage.py --out coverage.json --objective huber --method pairs --replicates 200
     .venv/bin/python benchmarks/coverage.py --out coverage.json --show     # tables of all that is there
 
@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from coverage_settings import NOISE, Setting, settings
 
 from areca.errors import FitError
 from areca.files import write_json
@@ -28,15 +27,18 @@ from areca.laws import (
     Observations,
     bootstrap,
     delta_intervals,
+    fit_isoflop,
     fit_parametric,
     predict_interval,
     profile,
 )  # fmt: skip
+from coverage_settings import NOISE, Setting, settings
 
 LEVEL = 0.90
 PARAMETERS = ("A", "B", "E", "alpha", "beta")
 QUANTITIES = (*PARAMETERS, "n_exponent", "N_opt", "N_opt 4x", "loss 4x", "new run 4x")
 CROSS_CHECKS = ("profile", "delta")
+VALLEYS = "valleys"  # approach 2: the best N of the largest budget's valley, and the exponent
 
 
 def replicate(setting: Setting, number: int, objective: str, method: str, samples: int) -> dict[str, Any]:
@@ -45,8 +47,10 @@ def replicate(setting: Setting, number: int, objective: str, method: str, sample
     noise = NOISE * generator.standard_normal(len(setting.n))
     loss = np.exp(setting.log_loss(setting.n, setting.d) + noise)
     rows = Observations(setting.n, setting.d, setting.flops, loss, budget=setting.budget)
-    fit = fit_parametric(rows, objective=objective)  # type: ignore[arg-type]
     truth = true_values(setting)
+    if method == VALLEYS:
+        return valleys(rows, truth, samples, number)
+    fit = fit_parametric(rows, objective=objective)  # type: ignore[arg-type]
     error = float(fit.frontier(setting.top)[0]) / truth["N_opt"] - 1
     if method in CROSS_CHECKS:
         generic = fit.generic()
@@ -66,6 +70,20 @@ def replicate(setting: Setting, number: int, objective: str, method: str, sample
     held = {q: bool(found[q][0] <= truth[q] <= found[q][1]) for q in QUANTITIES if q in found}
     width = {q: float(np.log(found[q][1] / found[q][0])) for q in ("N_opt", "new run 4x") if q in found}
     return {"held": held, "error": error, "width": width}
+
+
+def valleys(rows: Observations, truth: dict[str, float], samples: int, seed: int) -> dict[str, Any]:
+    """The same of `fit_isoflop`: FitError, so that it counts as refused, where there is no valley at the top."""
+    found = fit_isoflop(rows, samples=samples, seed=seed, level=LEVEL)
+    top = found.valleys[-1] if found else None
+    if found is None or top is None or not (top.interior and top.curved) or found.n_exponent_interval is None:
+        raise FitError("no valley at the largest budget")
+    ends = {"N_opt": top.n_opt_interval, "n_exponent": found.n_exponent_interval}
+    return {
+        "held": {q: bool(low <= truth[q] <= high) for q, (low, high) in ends.items()},
+        "error": top.n_opt / truth["N_opt"] - 1,
+        "width": {"N_opt": float(np.log(ends["N_opt"][1] / ends["N_opt"][0]))},
+    }
 
 
 def true_values(setting: Setting) -> dict[str, float]:
@@ -108,9 +126,10 @@ def run(out: Path, objective: str, method: str, replicates: int, samples: int, j
     have = table.setdefault(key, {})
     all_of_them = settings()
     wanted = [i for i in only or range(len(all_of_them)) if all_of_them[i].name not in have]
-    if method == "cluster":
+    if method in ("cluster", VALLEYS):
+        least = 5 if method == "cluster" else 2
         budgets = {i: all_of_them[i].budget for i in wanted}
-        wanted = [i for i, b in budgets.items() if b is not None and len(np.unique(b)) >= 5]
+        wanted = [i for i, b in budgets.items() if b is not None and len(np.unique(b)) >= least]
     work = [(i, objective, method, replicates, samples) for i in wanted]
     for name, found in _each(work, jobs):
         have[name] = found
@@ -154,8 +173,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--objective", default="huber", choices=["huber", "l2", "lad"])
-    parser.add_argument("--method", default="auto",
-                        choices=["auto", "parametric", "residual", "pairs", "cluster", *CROSS_CHECKS])  # fmt: skip
+    methods = ["auto", "parametric", "residual", "pairs", "cluster", *CROSS_CHECKS, VALLEYS]
+    parser.add_argument("--method", default="auto", choices=methods)
     parser.add_argument("--replicates", type=int, default=400)
     parser.add_argument("--samples", type=int, default=400)
     parser.add_argument("--jobs", type=int, default=1, help="processes; two when the machine is quiet")

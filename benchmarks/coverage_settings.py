@@ -1,4 +1,4 @@
-"""Twenty settings with known laws: what `benchmarks/coverage.py` and the tests of coverage draw tables from.
+"""Twenty settings with known laws: what `benchmarks/coverage.py` draws tables from.
 
 Seventeen ladders, isoFLOP-like (N about the best size of each budget, by equal factors), and three tables of random
 (N, D). Laws: those of the papers, those of our own small ladders, and eight drawn once.

@@ -1,8 +1,8 @@
 """Muennighoff et al. 2023, "Scaling data-constrained language models": what repeated tokens and excess parameters are
 worth, fitted to 182 runs of up to 1,500 passes over the same text.
 
-They fixed A, B, E, alpha and beta from runs of one pass and fitted R_D and R_N by the sum of Huber's function, delta 1e-3.
-The objective is tested and not its argument: it lies on a ridge that is flat to two parts in a thousand.
+They fixed A, B, E, alpha and beta from runs of one pass and fitted R_D and R_N by the sum of Huber's function, delta
+1e-3. The objective is tested and not its argument: it lies on a ridge that is flat to two parts in a thousand.
 """
 
 import csv

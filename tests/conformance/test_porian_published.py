@@ -1,8 +1,8 @@
 """Porian et al. 2024, "Resolving discrepancies in compute-optimal scaling of language models": the exponents of N_opt.
 
 Their five experiments on two corpora, in their order: Kaplan's counts and warm-up; the head's FLOPs counted; the
-warm-up shortened; the cosine's length fitted to the run; learning rate, batch and beta2 tuned. optimal_pairs.csv has the
-best N of each budget, isoflop_points.csv the runs that they come from.
+warm-up shortened; the cosine's length fitted to the run; learning rate, batch and beta2 tuned. optimal_pairs.csv has
+the best N of each budget, isoflop_points.csv the runs that they come from.
 """
 
 import csv

@@ -22,8 +22,9 @@ from areca.laws.tables import load
 from areca.laws.uncertainty import delta_intervals, profile
 
 __all__ = [
-    "COUPLINGS", "FAILED_CHECK", "Average", "Bootstrap", "ComputeLaw", "Curve", "Envelope", "Fit", "Form", "IsoFlop", "LawReport",
-    "Observations", "Optimum", "ParametricFit", "Samples", "Valley", "bootstrap", "delta_intervals", "exponent", "fit",
-    "fit_average", "fit_compute", "fit_envelope", "fit_isoflop", "fit_laws", "fit_parametric", "load", "optimum", "positive", "predict_interval",
-    "profile", "read_curves", "real", "resample", "scale",
+    "COUPLINGS", "FAILED_CHECK", "Average", "Bootstrap", "ComputeLaw", "Curve", "Envelope", "Fit", "Form",
+    "IsoFlop", "LawReport", "Observations", "Optimum", "ParametricFit", "Samples", "Valley", "bootstrap",
+    "delta_intervals", "exponent", "fit", "fit_average", "fit_compute", "fit_envelope", "fit_isoflop", "fit_laws",
+    "fit_parametric", "load", "optimum", "positive", "predict_interval", "profile", "read_curves", "real",
+    "resample", "scale",
 ]  # fmt: skip

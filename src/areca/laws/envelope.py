@@ -2,14 +2,14 @@
 
 Curves are smoothed (`Curve.smoothed`), 1,500 FLOP values are spaced evenly in ln C over the range that several runs
 reach, and each goes to the run of lowest loss there. N_opt ~ C^a and D_opt ~ C^b are lines through the winners in
-logarithms, between the last FLOP value that a run of the smallest size wins and the first that one of the largest does:
-beyond, the best size is at the edge of those tried. How much of the envelope had no smaller run left is said, since sizes
-may come out too large there. Intervals are over resampled runs: neighbouring FLOP values share their winner, so the 1,500
-values are no 1,500 observations.
+logarithms, between the last FLOP value that a run of the smallest size wins and the first that one of the largest
+does: beyond, the best size is at the edge of those tried. How much of the envelope had no smaller run left is said,
+since sizes may come out too large there. Intervals are over resampled runs: neighbouring FLOP values share their
+winner, so the 1,500 values are no 1,500 observations.
 
 A run's loss on the way is not that of a run which ended there: the learning rate is still high under a schedule that
 decays later, so long runs look worse on the way than short runs do at their end, and sizes come out too large
-(Hoffmann et al. 2022, section 3.1 and appendix B). Runs of the same size with several lengths, or a constant rate, mend it.
+(Hoffmann et al. 2022, section 3.1 and appendix B). Runs of one size with several lengths, or a constant rate, mend it.
 """
 
 from collections.abc import Sequence
@@ -72,14 +72,13 @@ def fit_envelope(
     log_n = np.log([c.n_params for c in curves])
     # Tokens of each run at each FLOP value.
     log_d = np.stack([np.interp(log_c, np.log(c.flops), np.log(c.n_tokens)) for c in curves])
-    everyone = np.ones((1, len(curves)), bool)
-    winner, counts = _winners(log_l, log_n, everyone)
+    winner, counts = _winners(log_l, log_n, np.ones((1, len(curves)), bool))
     at = np.flatnonzero(counts[0])
     taking_part = np.unique(winner[0, at])
     if len(taking_part) < LEAST_WINNERS:
         raise FitError(
-            f"only {len(taking_part)} of {len(curves)} runs have the lowest loss anywhere beside larger ones; add sizes, or "
-            "runs that overlap more in FLOPs."
+            f"only {len(taking_part)} of {len(curves)} runs have the lowest loss anywhere beside larger ones; "
+            "add sizes, or runs that overlap more in FLOPs."
         )
     n_slope, n_level = (float(v[0]) for v in _lines(log_c, log_n[winner], counts))
     d_slope, d_level = (float(v[0]) for v in _lines(log_c, log_d[winner, np.arange(len(log_c))], counts))
@@ -90,8 +89,8 @@ def fit_envelope(
     spread = np.array([len(np.unique(w[t])) >= LEAST_WINNERS for w, t in zip(again, there, strict=True)])
     if spread.sum() < 0.5 * samples:
         raise FitError(
-            f"without some of its runs the envelope has no line in {samples - spread.sum()} of {samples} samples, so its "
-            "interval can't be had; add runs."
+            f"without some of its runs the envelope has no line in {samples - spread.sum()} of {samples} samples, "
+            "so its interval can't be had; add runs."
         )
     n_slopes, _ = _lines(log_c, log_n[again[spread]], there[spread])
     d_slopes, _ = _lines(log_c, log_d[again[spread], np.arange(len(log_c))], there[spread])

@@ -6,8 +6,8 @@ Four ways of drawing a sample:
   has the residuals' standard deviation with n - p degrees of freedom, itself drawn anew for every sample from its
   chi-square distribution, which makes the intervals as wide as Student's t demands for a ladder of 12 to 20 runs.
   Pairs would leave some samples of so small a table without a size or a budget.
-- `residual`: residuals are drawn with replacement, smoothed, and scaled to a standard deviation drawn as above. A fit of
-  small delta passes through p of its rows, whose residuals of 0 make intervals of plain draws too narrow.
+- `residual`: residuals are drawn with replacement, smoothed, and scaled to a standard deviation drawn as above. A fit
+  of small delta passes through p of its rows, whose residuals of 0 make intervals of plain draws too narrow.
 - `pairs` (the default from 60 rows): rows are drawn with replacement; it asks nothing of the noise.
 - `cluster`: whole groups of rows (a budget, a series of runs, a laboratory) are drawn with replacement, because rows of
   one group may err together; one group fewer than there are, which widens the intervals by what G groups hide of their
