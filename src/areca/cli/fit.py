@@ -163,7 +163,7 @@ def _print(law: "LawReport") -> None:
         )
         console.print(f"predictions are an average of L = E + ((A/N^a)^q + (B/D^b)^q)^(1/q): {shares}", soft_wrap=True)
     if law.isoflop:
-        console.print("\n[bold]IsoFLOP valleys[/bold]  ln L as a parabola in ln N")
+        console.print("\n[bold]IsoFLOP valleys[/bold]  ln L as a curve in ln N")
         table = Table("FLOPs", "runs", "best N", level, "N within 0.1%", "best D", "loss", box=None, pad_edge=False)
         for v in law.isoflop["valleys"]:
             if v["interior"] and v["curved"]:
