@@ -23,7 +23,8 @@ TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MPLBACKEND=agg
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest
 
 .PHONY: help quickstart install dev test test-fast test-interop test-browser chromium lint format lock \
-	bench-train-step bench-kill bench-ladder bench-transfer bench-deviations bench-design clean distclean
+	bench-train-step bench-kill bench-ladder bench-transfer bench-deviations bench-design bench-fit bench-coverage \
+	clean distclean
 
 help:
 	@echo 'make quickstart        install, then corpus -> ladder -> law -> plan -> verified run -> report (OUT=, ARGS=)'
@@ -39,6 +40,8 @@ help:
 	@echo 'make bench-transfer    the best learning rate over widths, PaLM and muP (ARGS="--out DIR --store STORE")'
 	@echo 'make bench-design      the runs that areca design proposes beside a plain next rung (ARGS="target": planned losses)'
 	@echo 'make bench-deviations  each of PaLM'"'"'s choices switched: time and loss (ARGS="time", "loss --out DIR --store STORE")'
+	@echo 'make bench-fit         4,000 bootstraps of the Chinchilla fit beside scipy (ARGS="--data CSV")'
+	@echo 'make bench-coverage    how often intervals hold the truth, over twenty known laws (ARGS="--out FILE")'
 	@echo 'make lock              resolve requirements.lock anew'
 	@echo 'make clean             remove caches; `make distclean` also the environments'
 
@@ -123,6 +126,12 @@ bench-transfer: dev
 
 bench-deviations: dev
 	$(BIN)/python benchmarks/deviations.py $(ARGS)
+
+bench-fit: dev
+	$(BIN)/python benchmarks/fit.py $(ARGS)
+
+bench-coverage: dev
+	$(BIN)/python benchmarks/coverage.py $(ARGS)
 
 # ---- upkeep
 

@@ -25,7 +25,7 @@ def quickstart(finished, tmp_path) -> Path:
 
 @pytest.fixture(scope="session")
 def fitted(tmp_path_factory) -> Path:
-    """A directory with what `areca fit --quick` makes of full_law's table (plain.json), law.json with all checks, a plan and
+    """A directory with a quick fit of full_law's table (plain.json), law.json with all checks, a plan and
     a design; tests read it and don't change it."""
     root = tmp_path_factory.mktemp("fitted")
     table = full_law.write_table(root / "runs.csv")

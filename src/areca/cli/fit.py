@@ -35,6 +35,7 @@ def fit(
     resampling: Literal["auto", "pairs", "residual", "parametric", "cluster"] = "auto",
     quick: bool = False,
     seed: int = 0,
+    curves: bool = False,
     out: str = "",
     json: bool = False,
 ) -> int:
@@ -75,6 +76,8 @@ def fit(
             (cluster); auto is parametric below 60 rows and pairs from there.
         quick: leave out profiles, each budget left out, tests for bends and the table of choices.
         seed: of the bootstrap.
+        curves: the envelope of training curves instead (Hoffmann's approach 1): which run has the lowest loss at each
+            FLOP. From run directories, or a table with the columns run, n_params, n_tokens and loss along each run.
         out: write the laws here, for `areca plan` and `areca report`.
         json: print the laws as JSON.
     """
@@ -94,6 +97,17 @@ def fit(
         return 0
     if not paths:
         raise ConfigError("there is nothing to fit; give run directories or a table.")
+    if curves:
+        from areca.laws.curves import read_curves
+        from areca.laws.envelope import fit_envelope
+
+        if out:
+            raise ConfigError(
+                f"--out {out} writes laws for `areca plan`, and curves give none; take --json, or fit the runs."
+            )
+        envelope = fit_envelope(read_curves(paths, flops_kind=flops_kind), samples=bootstrap, seed=seed)
+        print_json(envelope.to_dict()) if json else laws_text.print_envelope(envelope)
+        return 0
     if out:
         check_place(out)
     reading: dict[str, Any] = {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from areca.laws import LawReport
+    from areca.laws import Envelope, LawReport
     from areca.laws.forms import Form
 
 WIDTH = 100  # a table of a law needs as much, also where the output is a file
@@ -37,13 +37,20 @@ def print_law(law: "LawReport") -> None:
         f"{law.samples.method} bootstrap of {len(law.samples.theta):,}",
         soft_wrap=True,
     )
+    best = law.optimum(float(law.observations.flops.max()))
+    console.print(
+        f"at the largest budget, {best.flops:.3g} FLOPs taken as 6 N D: best N {_size(best.n)} "
+        f"({_size(*best.intervals['n'][::-1])}), D {_size(best.d)} ({_size(*best.intervals['d'][::-1])}), "
+        f"loss {best.loss:.4f} ({best.intervals['loss'][0]:.4f} to {best.intervals['loss'][1]:.4f}, the law's)",
+        soft_wrap=True,
+    )
     if law.average:
         shares = ", ".join(
             f"{f.weight:.0%} of coupling {f.fit.coupling:g} (E {f.fit.E:.4g})" for f in law.average.forms
         )
         console.print(f"predictions are an average of L = E + ((A/N^a)^q + (B/D^b)^q)^(1/q): {shares}", soft_wrap=True)
     if law.isoflop:
-        console.print("\n[bold]IsoFLOP valleys[/bold]  ln L as a parabola in ln N")
+        console.print("\n[bold]IsoFLOP valleys[/bold]  ln L as a curve in ln N")
         table = Table("FLOPs", "runs", "best N", level, "N within 0.1%", "best D", "loss", box=None, pad_edge=False)
         for v in law.isoflop["valleys"]:
             if v["interior"] and v["curved"]:
@@ -129,6 +136,25 @@ def _deep(console: "Console", law: "LawReport") -> None:
                 numbers = (f"{row[k]:.4g}" for k in ("E", "alpha", "beta", "n_exponent"))
                 table.add_row(row["choice"], *numbers, _size(row["n_opt"]), f"{row['predicted_loss']:.4f}")
         console.print(table)
+
+
+def print_envelope(found: "Envelope") -> None:
+    """The envelope of training curves: which runs are lowest, and the power laws through them."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    low, high = found.flops_range
+    console.print(
+        f"[bold]The envelope of {found.runs} curves[/bold]  {found.winners} runs are lowest somewhere, {low:.3g} to "
+        f"{high:.3g} FLOPs",
+        soft_wrap=True,
+    )
+    for letter in "nd":
+        exponent, ends = getattr(found, f"{letter}_exponent"), getattr(found, f"{letter}_exponent_interval")
+        factor = getattr(found, f"{letter}_coefficient")
+        console.print(f"{letter.upper()}_opt ~ C^{exponent:.4g}  ({_ends(ends)}, over runs), x {factor:.4g}")
+    for note in found.notes:
+        console.print(f"note: {note}", style="yellow", soft_wrap=True)
 
 
 def print_forms(laws: dict[str, Any]) -> None:

@@ -8,10 +8,13 @@ fitted is read and predicts without it.
 from areca.laws.average import COUPLINGS, Average, fit_average
 from areca.laws.bootstrap import Bootstrap, bootstrap, predict_interval
 from areca.laws.compute import ComputeLaw, fit_compute
+from areca.laws.curves import Curve, read_curves
+from areca.laws.envelope import Envelope, fit_envelope
 from areca.laws.fitting import Fit, fit
 from areca.laws.forms import Form, exponent, positive, real, scale
 from areca.laws.isoflop import IsoFlop, Valley, fit_isoflop
 from areca.laws.observations import Observations
+from areca.laws.optimum import Optimum, optimum
 from areca.laws.parametric import ParametricFit, fit_parametric
 from areca.laws.report import FAILED_CHECK, LawReport, fit_laws
 from areca.laws.resample import Samples, resample
@@ -19,8 +22,9 @@ from areca.laws.tables import Columns, load, load_columns
 from areca.laws.uncertainty import delta_intervals, profile
 
 __all__ = [
-    "COUPLINGS", "FAILED_CHECK", "Average", "Bootstrap", "Columns", "ComputeLaw", "Fit", "Form", "IsoFlop", "LawReport",
-    "Observations", "ParametricFit", "Samples", "Valley", "bootstrap", "delta_intervals", "exponent", "fit",
-    "fit_average", "fit_compute", "fit_isoflop", "fit_laws", "fit_parametric", "load", "load_columns", "positive",
-    "predict_interval", "profile", "real", "resample", "scale",
+    "COUPLINGS", "FAILED_CHECK", "Average", "Bootstrap", "Columns", "ComputeLaw", "Curve", "Envelope", "Fit", "Form",
+    "IsoFlop", "LawReport", "Observations", "Optimum", "ParametricFit", "Samples", "Valley", "bootstrap",
+    "delta_intervals", "exponent", "fit", "fit_average", "fit_compute", "fit_envelope", "fit_isoflop", "fit_laws",
+    "fit_parametric", "load", "load_columns", "optimum", "positive", "predict_interval", "profile", "read_curves",
+    "real", "resample", "scale",
 ]  # fmt: skip

@@ -3,8 +3,9 @@
 How samples are drawn and refitted is `areca.laws.resample`'s; here they are read in plain numpy, also from law.json.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,21 @@ class Bootstrap:
         """N and D [S] of least loss under C = 6 N D in every sample."""
         return frontier(self.theta, flops, self.coupling)
 
+    def of(self, quantity: Callable[[Any], Any]) -> np.ndarray:
+        """[S]: any quantity of the law, which it reads as attributes A, B, E, alpha, beta."""
+        a, b, e, alpha, beta = np.moveaxis(self.theta, -1, 0)
+        return np.asarray(quantity(SimpleNamespace(A=np.exp(a), B=np.exp(b), E=np.exp(e), alpha=alpha, beta=beta)))
+
+    def interval_of(self, quantity: Callable[[Any], Any], level: float = 0.90) -> list[float]:
+        """The percentile interval of any quantity of the law: `samples.interval_of(lambda p: p.alpha / p.beta)`."""
+        check_level(level)
+        return interval(self.of(quantity), level)
+
+    def frontier_intervals(self, flops: float, level: float = 0.90) -> dict[str, list[float]]:
+        """Of N and D of least loss under C = 6 N D."""
+        check_level(level)
+        return {name: interval(v, level) for name, v in zip("nd", self.frontier(flops), strict=True)}
+
     def parameter_intervals(self, level: float = 0.90) -> dict[str, list[float]]:
         """Percentile intervals of A, B, E, alpha, beta and the exponents of N and D on the frontier of C = 6 N D."""
         alpha, beta = self.theta[:, 3], self.theta[:, 4]
@@ -58,14 +74,23 @@ class Bootstrap:
 
 
 def bootstrap(
-    observations: Observations, fit: ParametricFit, *, samples: int = 1000, seed: int = 0, method: Method = "auto"
+    observations: Observations,
+    fit: ParametricFit,
+    *,
+    samples: int = 1000,
+    seed: int = 0,
+    method: Method = "auto",
+    groups: Sequence[Any] | None = None,
 ) -> Bootstrap:
     """Refits the law to `samples` resampled tables by the objective of `fit`, all at once.
 
-    `cluster` draws whole groups, as the observations name them. FitError when more than a tenth of the refits do not
-    converge.
+    `cluster` draws whole groups: `groups` names each row's, or else the observations do, by their group or budget.
+    FitError when more than a tenth of the refits do not converge.
     """
-    groups = getattr(observations, "group", ()) or None
+    if groups is None:
+        groups = getattr(observations, "group", ()) or None
+    if groups is None and observations.budget is not None and np.isfinite(observations.budget).all():
+        groups = observations.budget.tolist()
     drawn = resample(fit.generic(), observations, samples=samples, seed=seed, method=method, groups=groups)
     return Bootstrap(drawn.theta, drawn.sigma, drawn.method, drawn.failed, fit.coupling)
 

@@ -17,6 +17,7 @@ from areca.laws.curvature import bends
 from areca.laws.fitting import Objective
 from areca.laws.isoflop import LEVEL, IsoFlop, fit_isoflop
 from areca.laws.observations import Observations
+from areca.laws.optimum import Optimum, optimum
 from areca.laws.parametric import PARAMETERS, ParametricFit, fit_parametric
 from areca.laws.resample import Method
 from areca.laws.sensitivity import sensitivity
@@ -57,6 +58,10 @@ class LawReport:
     def predict(self, n_params: Any, n_tokens: Any) -> np.ndarray:
         """Loss in nats per token."""
         return self.predictor.predict(n_params, n_tokens)
+
+    def optimum(self, flops: float, level: float | None = None) -> Optimum:
+        """The N and D of least loss under C = 6 N D, with intervals (at the report's level unless one is given)."""
+        return optimum(self.predictor, flops, level or self.level)
 
     def predict_interval(
         self, n_params: float, n_tokens: float, level: float = 0.90, *, flops: float | None = None

@@ -6,10 +6,14 @@ Four ways of drawing a sample:
   has the residuals' standard deviation with n - p degrees of freedom, itself drawn anew for every sample from its
   chi-square distribution, which makes the intervals as wide as Student's t demands for a ladder of 12 to 20 runs.
   Pairs would leave some samples of so small a table without a size or a budget.
-- `residual`: residuals, inflated by sqrt(n / (n - p)), are drawn with replacement.
+- `residual`: residuals are drawn with replacement, smoothed, and scaled to a standard deviation drawn as above. A fit
+  of small delta passes through p of its rows, whose residuals of 0 make intervals of plain draws too narrow.
 - `pairs` (the default from 60 rows): rows are drawn with replacement; it asks nothing of the noise.
 - `cluster`: whole groups of rows (a budget, a series of runs, a laboratory) are drawn with replacement, because rows of
-  one group may err together.
+  one group may err together; one group fewer than there are, which widens the intervals by what G groups hide of their
+  own spread (Rao and Wu 1988).
+
+How often the intervals of each hold the truth: docs/what-the-intervals-mean.md, by benchmarks/coverage.py.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +34,7 @@ MIN_GROUPS = 5
 MAX_FAILED = 0.1
 EXACT = 1e-6  # scatter below which the rows are the law itself (made, not measured): nothing to resample
 MOST_SAMPLES = 1_000_000
+SMOOTHING = 0.5  # of drawn residuals: the normal noise added, in their standard deviations
 
 
 @dataclass(frozen=True)
@@ -104,12 +109,13 @@ def resample(
     residual = rows.target - expected
     generator = np.random.default_rng([seed, 0xB007])
     target, weight, sigma = rows.target, np.ones(n), np.full(samples, fit.sigma)
-    if method == "parametric":
+    if method in ("parametric", "residual"):
         sigma = fit.sigma * np.sqrt(freedom / generator.chisquare(freedom, samples))
-        target = expected + sigma[:, None] * generator.standard_normal((samples, n))
-    elif method == "residual":
-        inflated = (residual - residual.mean()) * np.sqrt(n / freedom)
-        target = expected + inflated[generator.integers(0, n, (samples, n))]
+        noise = generator.standard_normal((samples, n))
+        if method == "residual":
+            drawn = (residual - residual.mean())[generator.integers(0, n, (samples, n))] / residual.std()
+            noise = (drawn + SMOOTHING * noise) / np.hypot(1.0, SMOOTHING)
+        target = expected + sigma[:, None] * noise
     else:
         weight = _drawn(n, groups, method, samples, generator)
         sigma = np.sqrt((weight * residual**2).sum(axis=1) * n / weight.sum(axis=1) / freedom)
@@ -140,7 +146,8 @@ def _drawn(
             raise ConfigError(
                 f"the cluster bootstrap draws groups and there are {count}; it needs at least {MIN_GROUPS}."
             )
-    drawn = generator.multinomial(count, np.full(count, 1 / count), size=samples)
+    times = count if method == "pairs" else count - 1
+    drawn = generator.multinomial(times, np.full(count, 1 / count), size=samples)
     return drawn[:, labels].astype(np.float64)
 
 

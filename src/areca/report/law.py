@@ -40,10 +40,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Valley:
-    """ln L = a + b x + c x^2 with x = ln N, at one budget."""
+    """ln L = a + b x + c x^2 + d x^3 with x = ln N, at one budget."""
 
     budget_flops: float
-    coefficients: tuple[float, float, float] | None
+    coefficients: tuple[float, ...] | None
     n_opt: float | None
     n_opt_interval: tuple[float, float] | None
     d_opt: float | None
@@ -53,7 +53,7 @@ class Valley:
     runs: int = 0
 
     def curve(self, n_params: np.ndarray) -> np.ndarray | None:
-        """The parabola's loss at sizes `n_params`, or None if its coefficients are not known."""
+        """The curve's loss at sizes `n_params`, or None if its coefficients are not known."""
         if self.coefficients is None:
             return None
         return np.exp(np.polyval(self.coefficients[::-1], np.log(n_params)))

@@ -156,7 +156,7 @@ def _valley(item: dict[str, Any]) -> Valley | None:
     if budget is None:
         return None
     a, b, c = (number(item, key) for key in "abc")
-    coefficients = None if a is None or b is None or c is None else (a, b, c)
+    coefficients = None if a is None or b is None or c is None else (a, b, c, number(item, "d") or 0.0)
     shape = [item[key] for key in ("interior", "curved") if isinstance(item.get(key), bool)]
     return Valley(
         budget_flops=budget,
