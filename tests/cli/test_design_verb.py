@@ -94,8 +94,8 @@ def test_a_plan_for_a_loss_writes_a_configuration(law, tiny_store, tmp_path, cap
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["plan"], "give one of --flops and --target-loss"),
-        (["plan", "--flops", "1e10", "--target-loss", "4"], "give one of --flops and --target-loss"),
+        (["plan"], "there is no budget; give one of --flops"),
+        (["plan", "--flops", "1e10", "--target-loss", "4"], "--flops belongs to a plan for a budget"),
         (["plan", "--target-loss", "0.1"], "lies below the floor of the law"),
         (["plan", "--target-loss", "-1"], "the target loss is -1.0"),
         (["plan", "--target-loss", "4.5", "--probability", "90"], "probability is 90.0"),

@@ -115,7 +115,7 @@ CHIP = ["--chip", "h100"]
         (["--flops", "1e21", "--mesh", "3x1", "--batch", "16"], "data axis of 3 does not divide"),
         (["--flops", "1e21", "--unique-tokens", "-5"], "--unique-tokens is -5.0"),
         (["--inference-tokens", "1e12", "--target-loss", "1.5"], "1.5 is below the law's floor of 1.693"),
-        (["--flops", "1e21", "--target-loss", "2.5"], "give --inference-tokens with it"),
+        (["--flops", "1e21", "--target-loss", "2.5"], "--flops belongs to a plan for a budget"),
         (["--flops", "1e21", "--stop-above-convergence", "0.1"], "use --law kaplan"),
         (["--flops", "1e21", "--b-crit", "big"], "--b-crit is 'big'"),
         (["--flops", "1e21", "--b-crit", "kaplan", "--batch", "4"], "give one of them"),

@@ -9,7 +9,8 @@ import pytest
 from truth import Truth
 
 from areca.errors import ConfigError, FitError
-from areca.laws import Average, Bootstrap, Form, LawReport, bootstrap, fit_parametric
+from areca.laws import Average, Bootstrap, LawReport, bootstrap, fit_parametric
+from areca.laws.average import Member
 from areca.laws.design import Doubt, Menu, propose, waste
 from areca.laws.predictive import Predictive
 
@@ -95,7 +96,7 @@ def test_runs_that_tell_two_forms_apart_are_taken():
     fit = law_of(samples=20).parametric
 
     def form(theta, coupling):
-        return Form(0.5, fit, Bootstrap(np.repeat(theta[None], 20, 0), np.full(20, 1e-4), "exact", 0, coupling))
+        return Member(0.5, fit, Bootstrap(np.repeat(theta[None], 20, 0), np.full(20, 1e-4), "exact", 0, coupling))
 
     law = law_of(samples=20)
     sum_of_terms = form(fit.theta, 1.0)

@@ -16,7 +16,8 @@ PAGE = (DOCS / "kaplan-on-our-runs.md").read_text(encoding="utf-8")
 
 @pytest.mark.parametrize("name", ["data", "shape", "context", "early-stopped"])
 def test_fit_reads_the_runs(name):
-    rows = load([TABLES / f"kaplan-{name}.csv"])
+    # Some small texts were read until their loss passed ln V, which is asked about where no unit is given.
+    rows = load([TABLES / f"kaplan-{name}.csv"], units={"loss": "nats"})
     assert len(rows) > 4
     assert rows.loss.min() > 1
 

@@ -23,7 +23,7 @@ from areca.laws.forms import Form, Predict, on_the_cpu_in_float64
 
 CHUNK = 64  # problems a call of the program: a size at which its arrays stay in a core's cache
 LEAST_ROWS = 64  # rows are padded to this or a power of two times it, so that a table and its parts share a program
-ITERATIONS = 120
+ITERATIONS = 400  # a few of a thousand samples creep along a valley that their rows leave flat
 TOLERANCE = 1e-7
 MAX_CHANGE = 0.5  # root mean square, of the predicted responses in an iteration
 STALLED = 12  # iterations without progress that end a problem

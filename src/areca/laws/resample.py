@@ -32,6 +32,7 @@ Method = Literal["auto", "parametric", "residual", "pairs", "cluster"]
 PAIRS_FROM_ROWS = 60
 MIN_GROUPS = 5
 MAX_FAILED = 0.1
+CLOSE = 3e-3  # relative gradient: a sample as near its optimum is off by far less than samples differ
 EXACT = 1e-6  # scatter below which the rows are the law itself (made, not measured): nothing to resample
 MOST_SAMPLES = 1_000_000
 SMOOTHING = 0.5  # of drawn residuals: the normal noise added, in their standard deviations
@@ -166,7 +167,7 @@ def refit(fit: Fit, rows: Rows, target: np.ndarray, weight: np.ndarray, samples:
             fit.form, rows, centre[failed] + aside, fit.objective, fit.delta, target=part[0], weight=part[1]
         )
         found.take(failed, again)
-    return found.theta, found.converged
+    return found.theta, found.converged | (found.gradient <= CLOSE)
 
 
 def interval(values: np.ndarray, level: float) -> list[float]:

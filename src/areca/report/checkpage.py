@@ -7,7 +7,7 @@ from areca.report.checks import Checks, HeldOut
 from areca.report.figures import checks as figures
 from areca.report.figures import forms
 from areca.report.markup import Cell, absent, facts, grid, note, percent, power, section, si, table, text
-from areca.report.values import an_object, ends, number, sentences
+from areca.report.values import an_object, ends, finite, number, sentences
 from areca.report.view import View
 
 EXTRAPOLATION_NOTE = (
@@ -203,4 +203,7 @@ def _other(view: View, form: dict[str, Any], i: int) -> str:
 def _fact(key: str, value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return text(value)
-    return percent(value, 0) if key == "share_of_starts" else markup.plain(float(value))
+    known = finite(value)
+    if known is None:
+        return text("not a number")
+    return percent(known, 0) if key == "share_of_starts" else markup.plain(known)
