@@ -26,13 +26,13 @@ class Published:
     gross: float | None
     net: float | None
     pue: float
-    year: str
+    year: str  # of the training it was printed for; "" where the table names none
     source: str
 
 
 PUBLISHED: dict[str, Published] = {
-    "us-average": Published(0.429, 0.429, 1.59, "2020", f"United States average, {_T1}"),
-    "iowa": Published(0.478, 0.080, 1.11, "2020", f"Google's datacenter in Iowa, {_T1}"),
+    "us-average": Published(0.429, 0.429, 1.59, "", f"United States average, {_T1}"),
+    "iowa": Published(0.478, 0.080, 1.11, "", f"Google's datacenter in Iowa, {_T1}"),
     "oklahoma": Published(None, 0.079, 1.08, "2022", "Google's datacenter in Oklahoma, Chowdhery et al. 2022, app. B"),
     "georgia": Published(0.415, 0.415, 1.09, "2019", f"Google's datacenter in Georgia (US), {_T4}"),
     "georgia-2018": Published(0.431, 0.431, 1.10, "2018", f"Google's datacenter in Georgia (US), {_T4}"),
