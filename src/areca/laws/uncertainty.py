@@ -111,12 +111,14 @@ def delta_covariance(fit: Fit, data: Mapping[str, Any] | Any) -> np.ndarray:
     if fit.objective == "l2":
         spread = (residual**2).sum() / freedom
     else:
-        # The share of residuals within a band about 0, over its width; a third of them, as a small sample asks.
-        band = max(float(np.quantile(np.abs(residual), 1 / 3)), 1e-300)
+        # The density about 0: half of the residuals over the width they take, without the p that the fit made vanish.
+        p = len(form.parameters)
+        rank = p + max((n - p) // 2, 1)
+        band = max(float(np.sort(np.abs(residual))[rank - 1]), 1e-300)
         delta = 0.0 if fit.objective != "huber" else fit.delta
         psi = np.clip(residual, -delta, delta) / delta if delta else np.sign(residual)
-        within = np.mean(np.abs(residual) <= max(band, delta))
-        slope = within / max(band, delta)
+        within = (np.abs(residual) <= max(band, delta)).sum()
+        slope = (within - p) / max(n - p, 1) / max(band, delta)
         spread = (psi**2).mean() / slope**2 * n / freedom
     return spread * np.linalg.pinv(columns.T @ columns)
 
