@@ -9,7 +9,7 @@ import pytest
 from truth import Truth
 
 from areca.errors import ConfigError, FitError
-from areca.laws import Average, Bootstrap, Form, LawReport, bootstrap, fit_parametric
+from areca.laws import Average, Bootstrap, Form, LawReport, bootstrap, fit_laws, fit_parametric
 from areca.laws.design import Doubt, Menu, propose, waste
 from areca.laws.predictive import Predictive
 
@@ -110,8 +110,10 @@ def test_runs_that_tell_two_forms_apart_are_taken():
     assert doubt.after([1])[2] < 1e-3 * doubt.of_target
 
 
-def test_one_new_run_is_distributed_as_the_interval_says():
-    law = law_of(noise=0.005, samples=300)
+@pytest.mark.parametrize("couplings", [(1.0,), (1.0, 2.0)])
+def test_one_new_run_is_distributed_as_the_interval_says(couplings):
+    rows = TRUTH.ladder(np.random.default_rng(0), budgets=4, sizes=6, noise=0.005)
+    law = fit_laws(rows, samples=100, couplings=couplings)
     low, high = law.predict_interval(*TARGET)
     predictive = Predictive.of(law)
     assert predictive.probability(low, *TARGET) == pytest.approx([0.05], abs=1e-6)
