@@ -50,6 +50,7 @@ def test_a_design_writes_runs_that_train_as_the_ladders_own(law, tiny_store, tmp
         assert not config.guard.enabled
         assert config.schedule.warmup_tokens == pytest.approx(0.1 * config.tokens, rel=0.02)
         assert exact_flops_per_token(config.model, 16) * config.tokens in [r["flops_exact"] for r in runs]
+    assert len({c.data.seed for c in configs} | taken) == len(configs) + len(taken)  # a rung's order has its seed
     assert len({c.seed for c in configs} | taken) == len(configs) + len(taken)
     # Inside what the ladder has tried.
     o = read_json(law)["observations"]

@@ -9,7 +9,7 @@ import pytest
 from truth import Truth
 
 from areca.errors import ConfigError, FitError
-from areca.laws import Average, Bootstrap, LawReport, bootstrap, fit_parametric
+from areca.laws import Average, Bootstrap, LawReport, bootstrap, fit_laws, fit_parametric
 from areca.laws.average import Member
 from areca.laws.design import Doubt, Menu, propose, waste
 from areca.laws.predictive import Predictive
@@ -84,6 +84,17 @@ def test_the_proposal_is_the_best_of_all_sets_that_the_allowance_pays_for(seed):
     assert doubt.of_target - doubt.after(chosen)[2] >= 0.97 * gone  # an exchange may end at a set that is nearly best
 
 
+def test_a_run_that_looked_best_alone_gives_way_to_two_that_are_better_together():
+    """The target is x + y; one run shows their sum, blurred, the others x and y nearly free of noise."""
+    shown = np.array([[1.0, 1.0, 0.7], [10.0, 0.0, 0.0], [0.0, 10.0, 0.0], [1.0, 1.0, 0.0]])  # last: the target
+    moments = shown @ shown.T
+    doubt = Doubt(moments[:-1, :-1], moments[:-1, -1], float(moments[-1, -1]), 1.0, 1.0)
+    menu = Menu(np.ones(3), np.ones(3), np.ones(3))
+    assert propose(doubt, menu, allowance=1.0, runs=1) == [0]
+    assert propose(doubt, menu, allowance=2.0, runs=2) == [1, 2]
+    assert doubt.after([1, 2])[2] == pytest.approx(2 - 2 * 100 / 101)  # 1 - 10 x 10 / (100 + 1) for each of x and y
+
+
 def test_what_was_spent_well_is_not_undone_by_more():
     doubt, menu = random_doubt(9)
     left = [doubt.after(propose(doubt, menu, allowance=a, runs=9))[2] for a in (4.0, 8.0, 16.0)]
@@ -111,8 +122,10 @@ def test_runs_that_tell_two_forms_apart_are_taken():
     assert doubt.after([1])[2] < 1e-3 * doubt.of_target
 
 
-def test_one_new_run_is_distributed_as_the_interval_says():
-    law = law_of(noise=0.005, samples=300)
+@pytest.mark.parametrize("couplings", [(1.0,), (1.0, 2.0)])
+def test_one_new_run_is_distributed_as_the_interval_says(couplings):
+    rows = TRUTH.ladder(np.random.default_rng(0), budgets=4, sizes=6, noise=0.005)
+    law = fit_laws(rows, samples=100, couplings=couplings)
     low, high = law.predict_interval(*TARGET)
     predictive = Predictive.of(law)
     assert predictive.probability(low, *TARGET) == pytest.approx([0.05], abs=1e-6)

@@ -100,11 +100,13 @@ def cost_at(template: Template | None, flops: float) -> dict[str, Any] | None:
         speed = result["flops_exact"] / result["seconds"]
         energy = result["energy_kwh"]
         grid = GridIntensity(**result["carbon_kg"]["grid"])
-        kwh = energy["value"] * flops / result["flops_exact"]
+        # The run's energy is also that of compiling and evaluating, which a longer run does not do as often.
+        kwh = energy["value"] * energy.get("training_share", 1.0) * flops / result["flops_exact"]
+        kind = energy["kind"]
+        if kind == "measured":
+            kind = "estimated (from the measured power of a smaller run)"
         source = f"{template.name}: {energy['source']}"
-        footprint = tagged(
-            kwh, kind="estimated (TDP)", watts=energy["watts"], source=source, pue=energy["pue"], grid=grid
-        )
+        footprint = tagged(kwh, kind=kind, watts=energy["watts"], source=source, pue=energy["pue"], grid=grid)
     except (KeyError, TypeError, ZeroDivisionError):
         return None
     return {"seconds": flops / speed, "flops_per_second": speed, "of": template.name, **footprint}
