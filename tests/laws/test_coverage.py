@@ -4,7 +4,18 @@ import numpy as np
 import pytest
 from truth import Truth
 
-from areca.laws import Form, Observations, bootstrap, fit, fit_isoflop, fit_parametric, positive, resample
+from areca.laws import (
+    Form,
+    Observations,
+    bootstrap,
+    delta_intervals,
+    fit,
+    fit_isoflop,
+    fit_parametric,
+    positive,
+    profile,
+    resample,
+)
 
 LAWS = (
     Truth(A=60.0, B=900.0, E=2.0, alpha=0.38, beta=0.45),
@@ -47,6 +58,23 @@ def test_residuals_that_a_small_delta_made_vanish_do_not_make_the_interval_narro
         ]
         ratios.append(widths[0] / widths[1])
     assert np.median(ratios) == pytest.approx(1.0, abs=0.12)
+
+
+@pytest.mark.parametrize("objective", ["huber", "lad", "l2"])
+def test_profile_and_delta_method_are_as_wide_as_the_bootstrap(objective):
+    # Other assumptions, the same answer where the law is near linear: six ladders of 30 runs, the middle of the ratios.
+    ratios = []
+    for seed in range(6):
+        o = LAWS[0].ladder(np.random.default_rng(seed), budgets=5, sizes=6, noise=0.005)
+        law = fit_parametric(o, objective=objective)
+        ends = [
+            bootstrap(o, law, samples=200, method="parametric").parameter_intervals()["alpha"],
+            delta_intervals(law.generic(), o)["alpha"],
+            profile(law.generic(), o, "alpha").interval,
+        ]
+        widths = [high - low for low, high in ends]
+        ratios.append([widths[1] / widths[0], widths[2] / widths[0]])
+    assert np.median(ratios, axis=0) == pytest.approx([1.0, 1.0], abs=0.3)
 
 
 def test_drawn_clusters_have_the_spread_of_their_means():

@@ -150,7 +150,7 @@ def _curves(
         rests = [cube - basis @ (inverse @ cube) for cube, basis, inverse in zip(cubes, bases, inverses, strict=True)]
         length = sum(float(rest @ rest) for rest in rests)
         if length > 0:  # four sizes in two values of x have no cubic part
-            skew = np.sum([t @ rest for t, rest in zip(targets, rests, strict=True)], axis=0) / length
+            skew = np.stack([t @ rest for t, rest in zip(targets, rests, strict=True)]).sum(axis=0) / length
     return [
         (target - skew[:, None] * cube) @ inverse.T
         for target, cube, inverse in zip(targets, cubes, inverses, strict=True)

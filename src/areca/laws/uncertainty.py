@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from areca.errors import ConfigError, closest
-from areca.laws.engine import bounds, jacobian, response
-from areca.laws.fitting import Fit, descend, rows_of
+from areca.laws.engine import bounds, huber, jacobian, response
+from areca.laws.fitting import LAD_DELTAS, Fit, descend, rows_of
 from areca.laws.resample import check_level
 
 GRID = 24  # values of the parameter on each side, a refit each
@@ -35,9 +35,11 @@ class Profile:
 def profile(fit: Fit, data: Mapping[str, Any] | Any, parameter: str, *, level: float = 0.90) -> Profile:
     """The profile likelihood of one parameter and its interval.
 
-    Twice the log of the ratio of likelihoods, with the scale of the errors profiled out and n - p in place of n:
-    normal errors for least squares, Laplace errors for the others (Huber's delta is below the scatter in use). The cut
-    is the square of Student's t with n - p degrees of freedom.
+    For least squares the deviance is twice the log of the ratio of likelihoods with the scale of the errors profiled
+    out and n - p in place of n. For the others it is the rise of the objective, scaled by the errors' own
+    E psi' / E psi^2 so that it is a chi-square whatever the errors are (Ronchetti 1982): to take them for Laplace's, as
+    the objective suggests, made intervals of normal errors too narrow. The cut is the square of Student's t with n - p
+    degrees of freedom.
     """
     from scipy.stats import t
 
@@ -49,7 +51,6 @@ def profile(fit: Fit, data: Mapping[str, Any] | Any, parameter: str, *, level: f
     error = np.sqrt(max(delta_covariance(fit, data)[k, k], 1e-300))
     low, high = bounds(form)
     cut = float(t.ppf((1 + level) / 2, fit.degrees_of_freedom) ** 2)
-    power = 2 if fit.objective == "l2" else 1
     offsets = np.unique(np.concatenate([-(s := np.geomspace(0.05, 12, GRID)), [0.0], s]))
     held = np.unique(np.clip(fit.theta[k] + offsets * error, low[k], high[k]))
     # Outwards from the optimum, each value from where its neighbour ended: the valley is bent.
@@ -69,8 +70,14 @@ def profile(fit: Fit, data: Mapping[str, Any] | Any, parameter: str, *, level: f
             j = i - np.sign(held[i] - fit.theta[k]).astype(int)
             theta[i] = found[j]
             theta[i, k] = held[i]
-    least = min(float(best.min()), _least(fit, rows))
-    deviance = 2 / power * fit.degrees_of_freedom * np.log(best / least) if least > 0 else np.zeros(len(best))
+    residual = response(form, fit.theta[None], rows.inputs)[0] - rows.target
+    unit = fit.delta if _plain(fit) == "huber" else LAD_DELTAS[-1]  # of the function that stands for the absolute value
+    least = min(float(best.min()), float(huber(residual, np.inf if fit.objective == "l2" else unit).sum()))
+    if fit.objective == "l2":
+        deviance = fit.degrees_of_freedom * np.log(best / least) if least > 0 else np.zeros(len(best))
+    else:
+        slope, square = _influence(fit, residual)
+        deviance = 2 * (best - least) / unit * slope / square * fit.degrees_of_freedom / len(rows)
     ends = [_crossing(held, deviance, cut, fit.theta[k], side) for side in (-1, 1)]
     p = form.parameters[k]
     ends = [float(np.exp(e)) if p.log else float(e) for e in ends]
@@ -79,13 +86,6 @@ def profile(fit: Fit, data: Mapping[str, Any] | Any, parameter: str, *, level: f
 
 def _plain(fit: Fit) -> str:
     return "lad" if fit.objective == "huber-density" else fit.objective
-
-
-def _least(fit: Fit, rows: Any) -> float:
-    from areca.laws.fitting import total
-
-    residual = response(fit.form, fit.theta[None], rows.inputs)[0] - rows.target
-    return total(residual, _plain(fit), fit.delta, np.ones(len(rows)))
 
 
 def _crossing(held: np.ndarray, deviance: np.ndarray, cut: float, centre: float, side: int) -> float:
@@ -102,7 +102,7 @@ def delta_covariance(fit: Fit, data: Mapping[str, Any] | Any) -> np.ndarray:
     """[p, p]: covariance of the parameters as searched (positive ones by their logarithm), to first order.
 
     That of an M-estimator, v (J'J)^-1: v is s^2 for least squares, and E psi^2 / (E psi')^2 with n - p in place of n
-    for the others (Huber 1981, section 7.6); E psi' of least absolute deviations is twice the density at 0.
+    for the others (Huber 1981, section 7.6).
     """
     form, rows = fit.form, rows_of(fit.form, data)
     columns = jacobian(form, fit.theta, rows.inputs)
@@ -111,16 +111,23 @@ def delta_covariance(fit: Fit, data: Mapping[str, Any] | Any) -> np.ndarray:
     if fit.objective == "l2":
         spread = (residual**2).sum() / freedom
     else:
-        # The density about 0: half of the residuals over the width they take, without the p that the fit made vanish.
-        p = len(form.parameters)
-        rank = p + max((n - p) // 2, 1)
-        band = max(float(np.sort(np.abs(residual))[rank - 1]), 1e-300)
-        delta = 0.0 if fit.objective != "huber" else fit.delta
-        psi = np.clip(residual, -delta, delta) / delta if delta else np.sign(residual)
-        within = (np.abs(residual) <= max(band, delta)).sum()
-        slope = (within - p) / max(n - p, 1) / max(band, delta)
-        spread = (psi**2).mean() / slope**2 * n / freedom
+        slope, square = _influence(fit, residual)
+        spread = square / slope**2 * n / freedom
     return spread * np.linalg.pinv(columns.T @ columns)
+
+
+def _influence(fit: Fit, residual: np.ndarray) -> tuple[float, float]:
+    """(E psi', E psi^2) of the errors, psi being the derivative of Huber's function over delta (the sign, for lad).
+
+    E psi' of least absolute deviations is twice the density at 0: half of the residuals over the width they take,
+    without the p that the fit made vanish.
+    """
+    n, p = len(residual), len(fit.form.parameters)
+    band = max(float(np.sort(np.abs(residual))[p + max((n - p) // 2, 1) - 1]), 1e-300)
+    delta = fit.delta if fit.objective == "huber" else 0.0
+    psi = np.clip(residual, -delta, delta) / delta if delta else np.sign(residual)
+    within = (np.abs(residual) <= max(band, delta)).sum()
+    return float((within - p) / max(n - p, 1) / max(band, delta)), float((psi**2).mean())
 
 
 def delta_intervals(fit: Fit, data: Mapping[str, Any] | Any, level: float = 0.90) -> dict[str, list[float]]:
