@@ -58,7 +58,7 @@ def design(
     """
     from pathlib import Path
 
-    from areca.cli.options import print_json
+    from areca.cli.options import deliver
     from areca.config import to_dict
     from areca.errors import ConfigError
     from areca.files import check_place, write_json
@@ -89,15 +89,7 @@ def design(
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, to_dict(config))
             written.append(str(path))
-    if out:
-        write_json(out, found.to_dict())
-        written.append(out)
-    if json:
-        print_json(found.to_dict())
-    else:
-        _print(found)
-        for path in written:
-            print(f"written: {path}")
+    deliver(found.to_dict(), lambda: _print(found), out=out, json=json, written=written)
     return 0
 
 

@@ -86,9 +86,9 @@ def fit(
     from pathlib import Path
 
     from areca.cli import laws_text
-    from areca.cli.options import pairs, print_json
+    from areca.cli.options import deliver, pairs, print_json
     from areca.errors import ConfigError
-    from areca.files import check_place, write_json
+    from areca.files import check_place
     from areca.laws import fit_laws, load
     from areca.laws.catalog import FORMS, fit_forms
 
@@ -126,18 +126,8 @@ def fit(
         if couplings != (1.0,):
             raise ConfigError("--couplings belongs to L(N, D); leave it out with --form.")
         laws = {**fit_forms(form, paths, reading, settings), "sources": sources}
-        if out:
-            write_json(out, laws)
-        written, show = laws, lambda: laws_text.print_forms(laws)
+        deliver(laws, lambda: laws_text.print_forms(laws), out=out, json=json)
     else:
         law = replace(fit_laws(load(paths, **reading), **settings, couplings=couplings), sources=sources)
-        if out:
-            law.save(out)
-        written, show = law.to_dict(), lambda: laws_text.print_law(law)
-    if json:
-        print_json(written)
-    else:
-        show()
-        if out:
-            print(f"written: {out}")
+        deliver(law.to_dict(), lambda: laws_text.print_law(law), out=out, json=json)
     return 0

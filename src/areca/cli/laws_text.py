@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from areca.cli.units import compact
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -39,8 +41,8 @@ def print_law(law: "LawReport") -> None:
     )
     best = law.optimum(float(law.observations.flops.max()))
     console.print(
-        f"at the largest budget, {best.flops:.3g} FLOPs taken as 6 N D: best N {_size(best.n)} "
-        f"({_size(*best.intervals['n'][::-1])}), D {_size(best.d)} ({_size(*best.intervals['d'][::-1])}), "
+        f"at the largest budget, {best.flops:.3g} FLOPs taken as 6 N D: best N {compact(best.n)} "
+        f"({compact(*best.intervals['n'][::-1])}), D {compact(best.d)} ({compact(*best.intervals['d'][::-1])}), "
         f"loss {best.loss:.4f} ({best.intervals['loss'][0]:.4f} to {best.intervals['loss'][1]:.4f}, the law's)",
         soft_wrap=True,
     )
@@ -55,10 +57,10 @@ def print_law(law: "LawReport") -> None:
         for v in law.isoflop["valleys"]:
             if v["interior"] and v["curved"]:
                 best = [
-                    _size(v["n_opt"]),
-                    _size(*v["n_opt_interval"][::-1]),
-                    _size(*v["n_flat"][::-1]),
-                    _size(v["d_opt"]),
+                    compact(v["n_opt"]),
+                    compact(*v["n_opt_interval"][::-1]),
+                    compact(*v["n_flat"][::-1]),
+                    compact(v["d_opt"]),
                 ]
             else:
                 best = ["at the edge" if v["curved"] else "no valley", "", "", ""]
@@ -134,7 +136,7 @@ def _deep(console: "Console", law: "LawReport") -> None:
                 table.add_row(row["choice"], row["failed"])
             else:
                 numbers = (f"{row[k]:.4g}" for k in ("E", "alpha", "beta", "n_exponent"))
-                table.add_row(row["choice"], *numbers, _size(row["n_opt"]), f"{row['predicted_loss']:.4f}")
+                table.add_row(row["choice"], *numbers, compact(row["n_opt"]), f"{row['predicted_loss']:.4f}")
         console.print(table)
 
 
@@ -224,9 +226,3 @@ def _ends(ends: Any) -> str:
     """`0.32 to 0.37`; an end that has no bound is an infinity."""
     low, high = ("-inf" if ends[0] is None else f"{ends[0]:.4g}"), ("inf" if ends[1] is None else f"{ends[1]:.4g}")
     return f"{low} to {high}"
-
-
-def _size(value: float, low: float | None = None) -> str:
-    """`2.06 B`, or with `low` the range `1.87 to 2.06 B`."""
-    size, unit = next((s for s in ((1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " k")) if value >= s[0]), (1.0, ""))
-    return f"{'' if low is None else f'{low / size:.3g} to '}{value / size:.3g}{unit}"

@@ -9,7 +9,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from areca.errors import ConfigError, closest
@@ -183,6 +183,20 @@ def print_json(value: Any) -> None:
     """Prints a result for machines on standard output; progress and prose go to standard error."""
     json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
     print()
+
+
+def deliver(values: Any, show: Callable[[], None], *, out: str, json: bool, written: Sequence[str] = ()) -> None:
+    """Writes a verb's result to --out, and prints it for machines or shows it with the names of all files written."""
+    if out:
+        from areca.files import write_json
+
+        write_json(out, values)
+    if json:
+        print_json(values)
+        return
+    show()
+    for path in [*written, *([out] if out else [])]:
+        print(f"written: {path}")
 
 
 # What load_shape takes, in the words of the help. A verb with these has them all.

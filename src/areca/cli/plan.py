@@ -92,15 +92,15 @@ def plan(
         json: print the plan as JSON.
     """
     from dataclasses import replace
-    from pathlib import Path
 
-    from areca.cli.options import print_json
+    from areca.cli.options import deliver
     from areca.cli.plan_text import print_plan
     from areca.cli.target import plan_for_target
     from areca.config import to_dict
     from areca.errors import ConfigError
-    from areca.files import check_place, write_json, write_table
+    from areca.files import check_place, write_table
     from areca.plan import Choice, Purchase, Request, make_plan, run_config
+    from areca.plan.runconfig import about_store
     from areca.study import recipe
 
     if bool(LAW) == bool(law):
@@ -139,8 +139,7 @@ def plan(
     result, template = make_plan(request, recipe)
     config = None
     if config_out:
-        if store and not (Path(store) / "store.json").is_file():
-            result.warnings.append(f"--store {store} is not here yet; `areca train` will look for it under that name.")
+        result.warnings.extend(about_store(store))
         config, notes = run_config(result, template, store, recipe)
         result.warnings.extend(notes)
     if dry_run:
@@ -149,15 +148,7 @@ def plan(
     if config is not None:
         write_table(config_out, to_dict(config))
         written.append(config_out)
-    if out:
-        write_json(out, result.to_dict())
-        written.append(out)
-    if json:
-        print_json(result.to_dict())
-    else:
-        print_plan(result)
-        for path in written:
-            print(f"written: {path}")
+    deliver(result.to_dict(), lambda: print_plan(result), out=out, json=json, written=written)
     return 0
 
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from areca.cli.units import byte_size
+from areca.cli.units import byte_size, compact
 
 if TYPE_CHECKING:
     from areca.plan import Candidate, Plan
@@ -163,8 +163,7 @@ def _memory(m: dict[str, Any]) -> str:
 
 
 def _size(value: float) -> str:
-    size, unit = next((s for s in ((1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " k")) if value >= s[0]), (1.0, ""))
-    return f"{value / size:.4g}{unit}"
+    return compact(value, figures=4)
 
 
 def _amount(value: float) -> str:

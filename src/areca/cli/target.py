@@ -23,14 +23,13 @@ def plan_for_target(
 ) -> int:
     """What `areca plan` does with --target-loss; `others` are its options that belong to a budget and not here."""
     from dataclasses import replace
-    from pathlib import Path
 
-    from areca.cli.options import print_json
+    from areca.cli.options import deliver
     from areca.config import to_dict
     from areca.errors import ConfigError
-    from areca.files import write_json, write_table
-    from areca.plan import run_config
+    from areca.files import write_table
     from areca.plan.at_hand import at_hand
+    from areca.plan.runconfig import about_store, run_config
     from areca.plan.target import plan_target
     from areca.plan.template import cost_at
     from areca.study import recipe
@@ -59,21 +58,12 @@ def plan_for_target(
     )
     written = []
     if config_out:
-        if store and not (Path(store) / "store.json").is_file():
-            found.warnings.append(f"--store {store} is not here yet; `areca train` will look for it under that name.")
+        found.warnings.extend(about_store(store))
         config, notes = run_config(plan, have.template, store, recipe)
         found.warnings.extend(notes)
         write_table(config_out, to_dict(config))
         written.append(config_out)
-    if out:
-        write_json(out, found.to_dict())
-        written.append(out)
-    if json:
-        print_json(found.to_dict())
-    else:
-        _print(found)
-        for path in written:
-            print(f"written: {path}")
+    deliver(found.to_dict(), lambda: _print(found), out=out, json=json, written=written)
     return 0
 
 

@@ -18,6 +18,12 @@ def short(value: float) -> str:
     return f"{value / size:.2f} {unit}"
 
 
+def compact(value: float, low: float | None = None, *, figures: int = 3) -> str:
+    """2.06 B, 512; with `low` the range 1.87 to 2.06 B."""
+    size, unit = _unit(value, ((1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " k"))) if value >= 1e3 else (1.0, "")
+    return f"{'' if low is None else f'{low / size:.{figures}g} to '}{value / size:.{figures}g}{unit}"
+
+
 def duration(seconds: float) -> str:
     """11.4 s, 56.3 ms, 40.6 ns."""
     size, unit = _unit(seconds, ((1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")))

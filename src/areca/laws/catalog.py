@@ -26,6 +26,7 @@ from areca.laws.declared import (
     SCORE,
 )
 from areca.laws.forms import Form
+from areca.laws.kaplan import A_B, B_STAR, critical_batch
 
 FORMS: dict[str, Form] = {
     f.name: f
@@ -69,10 +70,6 @@ def _from_file(where: str) -> Form:
     return forms[variable]
 
 
-# Kaplan et al. 2020, table 2: B_crit(L) = B_STAR / L^(1 / ALPHA_B) tokens, where a table has no minimum of its own.
-B_STAR, ALPHA_B = 2.1e8, 0.21
-
-
 def fit_forms(
     names: Sequence[str], paths: Sequence[str | Path], reading: dict[str, Any], settings: dict[str, Any]
 ) -> dict[str, Any]:
@@ -110,10 +107,12 @@ def _data(form: Form, paths: Sequence[str | Path], reading: dict[str, Any]) -> t
     found = load_columns(paths, wanted, mapping, **others)
     values, notes = dict(found.values), list(found.notes)
     for name in made:
-        b_crit = B_STAR * values["loss"] ** (-1 / ALPHA_B)
+        b_crit = critical_batch(values["loss"])
         ratio = b_crit / values["batch_tokens"] if name == "steps_min" else values["batch_tokens"] / b_crit
         values[name] = values[adjusted[name]] / (1 + ratio)
-        notes.append(f"{name} is worked out with the published B_crit(L) = 2.1e8 tokens / L^(1 / 0.21).")
+        notes.append(
+            f"{name} is worked out with the published B_crit(L) = {B_STAR / 1e8:g}e8 tokens / L^(1 / {A_B:g})."
+        )
     columns = {n: values[n] for n in needed}
     return {"columns": columns, "group": found.group, "label": list(found.label)}, notes
 

@@ -51,10 +51,10 @@ class Solutions:
     at_bound: np.ndarray  # [S, p] bool
     iterations: np.ndarray  # [S]
 
-    def take(self, index: np.ndarray, other: "Solutions") -> None:
-        """Puts those of `other` in the places `index`."""
+    def take(self, index: np.ndarray, other: "Solutions", keep: np.ndarray | slice = slice(None)) -> None:
+        """Puts those of `other`, or those of them that are to be kept, in the places `index`."""
         for f in fields(self):
-            getattr(self, f.name)[index] = getattr(other, f.name)
+            getattr(self, f.name)[index[keep]] = getattr(other, f.name)[keep]
 
 
 def huber(residual: np.ndarray, delta: Any) -> np.ndarray:
@@ -88,10 +88,9 @@ def solve(
     target = np.broadcast_to(rows.target if target is None else target, (count, n))
     weight = np.broadcast_to(1.0 if weight is None else weight, (count, n))
     delta = np.broadcast_to(np.asarray(delta, np.float64), (count,))
+    inputs, constants, _ = _arguments(form, rows.inputs)
     padded = _padded_rows(n)
-    inputs = {k: _padded(np.asarray(rows.inputs[k], np.float64), padded) for k in form.inputs}
     program = _program(form.predict, form.names, tuple(p.log for p in form.parameters), form.compare, form.inputs)
-    constants = {k: np.float64(v) for k, v in form.constants.items()}
     limit = np.int64(iterations or ITERATIONS)
 
     def run(start: int) -> tuple[np.ndarray, ...]:
@@ -125,10 +124,7 @@ def evaluate(form: Form, values: Mapping[str, Any], inputs: Mapping[str, Any]) -
     given = np.stack(
         np.broadcast_arrays(*(np.atleast_1d(np.asarray(values[k], np.float64)) for k in form.names)), axis=1
     )
-    columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(inputs[k], np.float64)) for k in form.inputs))
-    n = len(columns[0])
-    padded = {k: _padded(v, _padded_rows(n)) for k, v in zip(form.inputs, columns, strict=True)}
-    constants = {k: np.float64(v) for k, v in form.constants.items()}
+    padded, constants, n = _arguments(form, inputs)
     program = _evaluator(form.predict, form.names)
     parts = []
     with on_the_cpu_in_float64():
@@ -148,10 +144,7 @@ def response(form: Form, theta: np.ndarray, inputs: Mapping[str, np.ndarray]) ->
 def jacobian(form: Form, theta: np.ndarray, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
     """[n, p]: derivatives of the response, as residuals are taken of it, by the parameters as searched."""
     _start()
-    columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(inputs[k], np.float64)) for k in form.inputs))
-    n = len(columns[0])
-    padded = {k: _padded(v, _padded_rows(n)) for k, v in zip(form.inputs, columns, strict=True)}
-    constants = {k: np.float64(v) for k, v in form.constants.items()}
+    padded, constants, n = _arguments(form, inputs)
     program = _differentiator(form.predict, form.names, tuple(p.log for p in form.parameters), form.compare)
     with on_the_cpu_in_float64():
         return np.asarray(program(np.asarray(theta, np.float64), padded, constants))[:n]
@@ -164,6 +157,14 @@ def _start() -> None:
     if not runtime.is_prepared():
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         runtime.prepare()
+
+
+def _arguments(form: Form, inputs: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, np.float64], int]:
+    """(inputs [rows] padded, constants, how many rows there are) as a form's compiled programs take them."""
+    columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(inputs[k], np.float64)) for k in form.inputs))
+    n = len(columns[0])
+    padded = {k: _padded(v, _padded_rows(n)) for k, v in zip(form.inputs, columns, strict=True)}
+    return padded, {k: np.float64(v) for k, v in form.constants.items()}, n
 
 
 def _padded_rows(n: int) -> int:

@@ -187,8 +187,7 @@ def descend(
         part = {k: v if v is None or np.ndim(v) < 2 else v[short] for k, v in shared.items()}
         again = _through(form, rows, found.theta[short], (*SMOOTHER, *deltas), part)
         better = again.converged | (again.objective < found.objective[short])
-        for name in ("theta", "objective", "gradient", "converged", "at_bound", "iterations"):
-            getattr(found, name)[short[better]] = getattr(again, name)[better]
+        found.take(short, again, better)
     if objective != "huber-density":
         return found, np.zeros(len(theta))
     return _free_scale(form, rows, found, delta, shared)

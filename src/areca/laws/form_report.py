@@ -12,7 +12,7 @@ from areca.laws.engine import response
 from areca.laws.fitting import Fit, Objective, fit, rows_of
 from areca.laws.forms import Form
 from areca.laws.resample import Method, Samples, resample
-from areca.laws.uncertainty import delta_intervals, profile
+from areca.laws.uncertainty import three_ways
 
 CURVE_POINTS = 80
 BEYOND = 10.0  # the curve goes on to so many times the largest input
@@ -90,21 +90,14 @@ def report_form(
         notes.append(
             f"{' and '.join(found.at_bound)} ended at the edge of what the fit allows: the rows do not determine it."
         )
+    intervals = drawn.intervals(level)
     intervals_by: dict[str, dict[str, list[float | None]]] = {}
     if deep and drawn.method != "exact":
-        three = {
-            "bootstrap": {k: v for k, v in drawn.intervals(level).items() if k in form.names},
-            "profile": {n: profile(found, data, n, level=level).interval for n in form.names},
-            "delta": delta_intervals(found, data, level),
-        }
-        intervals_by = {
-            way: {n: [float(e) if np.isfinite(e) else None for e in ends] for n, ends in by.items()}
-            for way, by in three.items()
-        }
+        intervals_by = three_ways(found, data, intervals, level)
     return FormReport(
         fit=found,
         samples=drawn,
-        intervals=drawn.intervals(level),
+        intervals=intervals,
         standard_errors=drawn.standard_errors(),
         intervals_by=intervals_by,
         check=_check(found, data, seed, level) if deep else None,

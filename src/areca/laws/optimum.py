@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from areca.errors import ConfigError
-from areca.laws.resample import check_level
+from areca.laws.resample import check_level, interval
 
 if TYPE_CHECKING:
     from areca.laws.average import Average
@@ -72,7 +72,7 @@ def _least(average: "Average", flops: float, low: float, high: float) -> float:
 def weighted_interval(values: np.ndarray, weight: np.ndarray, level: float) -> list[float]:
     """[low, high]: the central percentile interval of weighted values (equal weights: numpy's percentiles)."""
     if np.ptp(weight) == 0:
-        return [float(v) for v in np.percentile(values, [50 * (1 - level), 50 * (1 + level)])]
+        return interval(values, level)
     order = np.argsort(values)
     below = np.cumsum(weight[order]) - weight[order] / 2
     tails: Sequence[float] = ((1 - level) / 2, (1 + level) / 2)

@@ -18,10 +18,11 @@ from areca.laws.fitting import Objective
 from areca.laws.isoflop import LEVEL, IsoFlop, fit_isoflop
 from areca.laws.observations import Observations
 from areca.laws.optimum import Optimum, optimum
-from areca.laws.parametric import PARAMETERS, ParametricFit, fit_parametric
+from areca.laws.parametric import ParametricFit, fit_parametric
 from areca.laws.resample import Method
 from areca.laws.sensitivity import sensitivity
-from areca.laws.validation import How, leave_one_budget_out, leave_one_group_out, validate_largest_budget
+from areca.laws.uncertainty import three_ways
+from areca.laws.validation import How, Validation, leave_one_budget_out, leave_one_group_out, validate_largest_budget
 
 FORMAT = 1
 FAILED_CHECK = "fitted without the largest budget"  # how the note of a failed validation begins
@@ -235,39 +236,28 @@ def fit_laws(
         seed=seed,
         notes=notes,
         average=average,
-        **(_deep(observations, fit, drawn, valleys, how) if deep else {}),
+        **(_deep(observations, fit, drawn, valleys, validation, how) if deep else {}),
     )
 
 
 def _deep(
-    observations: Observations, fit: ParametricFit, drawn: Bootstrap, valleys: IsoFlop | None, how: How
+    observations: Observations,
+    fit: ParametricFit,
+    drawn: Bootstrap,
+    valleys: IsoFlop | None,
+    validation: Validation | None,
+    how: How,
 ) -> dict[str, Any]:
     """What tells how far to trust the law."""
     exact = drawn.method == "exact"  # rows that are the law itself have no uncertainty to follow
-    left_out = leave_one_budget_out(observations, how)
+    left_out = leave_one_budget_out(observations, how, largest=validation)
     if observations.group and len(set(observations.group)) > 1:
         left_out += leave_one_group_out(observations, observations.group, how)
     return {
-        "intervals_by": {} if exact else _three_ways(observations, fit, drawn, how.level),
+        "intervals_by": {}
+        if exact
+        else three_ways(fit.generic(), observations, drawn.parameter_intervals(how.level), how.level),
         "leave_one_out": [v.to_dict() for v in left_out],
         "curvature": [] if exact else [b.to_dict() for b in bends(observations, fit, valleys, how.level)],
         "sensitivity": sensitivity(observations, fit),
-    }
-
-
-def _three_ways(
-    observations: Observations, fit: ParametricFit, drawn: Bootstrap, level: float
-) -> dict[str, dict[str, list[float | None]]]:
-    """Intervals of the five parameters by bootstrap, profile and delta method; an end without bound is None."""
-    from areca.laws.uncertainty import delta_intervals, profile
-
-    generic = fit.generic()
-    found: dict[str, dict[str, Any]] = {
-        "bootstrap": {k: v for k, v in drawn.parameter_intervals(level).items() if k in PARAMETERS},
-        "profile": {name: profile(generic, observations, name, level=level).interval for name in PARAMETERS},
-        "delta": delta_intervals(generic, observations, level),
-    }
-    return {
-        way: {name: [float(e) if np.isfinite(e) else None for e in ends] for name, ends in by.items()}
-        for way, by in found.items()
     }

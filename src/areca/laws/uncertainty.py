@@ -140,4 +140,20 @@ def delta_intervals(fit: Fit, data: Mapping[str, Any] | Any, level: float = 0.90
     return {name: [float(ends[0][name]), float(ends[1][name])] for name in fit.form.names}
 
 
-__all__ = ["Profile", "delta_covariance", "delta_intervals", "profile"]
+def three_ways(
+    fit: Fit, data: Mapping[str, Any] | Any, bootstrap: Mapping[str, list[float]], level: float
+) -> dict[str, dict[str, list[float | None]]]:
+    """Intervals of the parameters by `bootstrap`, as given, by profile and by delta method; None: an end unbounded."""
+    names = fit.form.names
+    found = {
+        "bootstrap": {k: v for k, v in bootstrap.items() if k in names},
+        "profile": {name: profile(fit, data, name, level=level).interval for name in names},
+        "delta": delta_intervals(fit, data, level),
+    }
+    return {
+        way: {name: [float(e) if np.isfinite(e) else None for e in ends] for name, ends in by.items()}
+        for way, by in found.items()
+    }
+
+
+__all__ = ["Profile", "delta_covariance", "delta_intervals", "profile", "three_ways"]

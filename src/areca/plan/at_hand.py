@@ -7,11 +7,10 @@ from typing import Protocol
 
 from areca.config import BatchConfig
 from areca.errors import ConfigError
-from areca.files import read_json
-from areca.laws import LawReport, fit_laws, load
+from areca.laws import LawReport
 from areca.model.config import ModelConfig
 from areca.plan.shapes import by_size
-from areca.plan.template import Rule, Template, find_template, shapes_for
+from areca.plan.template import Rule, Template, read_law, shapes_for
 
 RULE_WIDTHS = (*range(16, 128, 8), *range(128, 1025, 16))
 
@@ -54,17 +53,10 @@ def at_hand(
     for name, value in (("vocab-size", vocab_size), ("context", context), ("batch", batch)):
         if value < 0:
             raise ConfigError(f"--{name} is {value}; it must be at least 1.")
-    path, notes = Path(law), []
-    if path.is_file() and path.suffix == ".json" and not isinstance(read_json(path), list):
-        report = LawReport.load(path)
-        sources = [path.parent / source for source in report.sources]
-    else:
-        observations = load([path], fit_first=True)
-        report, sources, notes = fit_laws(observations), [path], list(observations.notes)
-    template = find_template(s for s in sources if s.exists())
+    report, template, notes = read_law(law)
     if template is None and not (vocab_size and context):
         raise ConfigError(
-            f"the runs behind {path} are not at hand, so the plan needs --vocab-size and --context to count FLOPs."
+            f"the runs behind {Path(law)} are not at hand, so the plan needs --vocab-size and --context to count FLOPs."
         )
     if template:
         vocab_size = vocab_size or template.config.model.vocab_size

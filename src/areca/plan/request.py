@@ -7,7 +7,6 @@ from pathlib import Path
 from areca.config import BatchConfig
 from areca.errors import ConfigError
 from areca.files import read_json
-from areca.laws import LawReport, fit_laws, load
 from areca.laws.law import Fitted, Law
 from areca.laws.published import LAWS, published
 from areca.laws.repeated import read_repeated
@@ -19,7 +18,7 @@ from areca.plan.cost import cost_on
 from areca.plan.plan import Plan, plan_run
 from areca.plan.runconfig import learning_rate_of
 from areca.plan.shapes import parse_mesh
-from areca.plan.template import Rule, Template, cost_at, find_template, shapes_for
+from areca.plan.template import Rule, Template, cost_at, find_template, read_law, shapes_for
 
 
 @dataclass(frozen=True)
@@ -107,19 +106,14 @@ def _source(law: str | Path) -> _Source:
     path = Path(law)
     if not path.exists() and (str(law) in LAWS or (not path.suffix and len(path.parts) == 1)):
         return _Source(published(str(law)), None, [])
-    if path.is_file() and path.suffix == ".json" and not isinstance(read_json(path), list):
-        values = read_json(path)
+    if path.is_file() and path.suffix == ".json" and not isinstance(values := read_json(path), list):
         if repeated := read_repeated(values, path):
             runs = find_template(s for s in (path.parent / name for name in values.get("sources", [])) if s.exists())
             return _Source(repeated, runs, [])
-        report, taken = LawReport.load(path), []
-        sources = [path.parent / source for source in report.sources]
-    else:
-        observations = load([path], fit_first=True)
-        report, sources, taken = fit_laws(observations), [path], list(observations.notes)
-        if (path / "quickstart.json").exists() and (path / "law.json").exists():
-            taken.append(f"the quickstart's own law, an average over couplings, is {path / 'law.json'}.")
-    return _Source(Fitted(report), find_template(s for s in sources if s.exists()), taken)
+    report, template, taken = read_law(path)
+    if (path / "quickstart.json").exists() and (path / "law.json").exists():
+        taken.append(f"the quickstart's own law, an average over couplings, is {path / 'law.json'}.")
+    return _Source(Fitted(report), template, taken)
 
 
 def _batch(

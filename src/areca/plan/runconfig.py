@@ -6,6 +6,7 @@ ladder whose every run ends its own decay. Without a template it is PaLM's optim
 """
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from areca.config import (
@@ -36,6 +37,13 @@ def learning_rate_of(template: Template | None, rule: Rule | None, steps: int) -
     if rule is not None and template.made_by(rule):
         return {"value": rule.learning_rate(steps), "source": f"the ladder's own rule at {steps:,} steps"}
     return {"value": template.config.optimizer.learning_rate, "source": f"that of {template.name}"}
+
+
+def about_store(store: str) -> list[str]:
+    """What to say of a token store that a configuration names and that is not there."""
+    if not store or (Path(store) / "store.json").is_file():
+        return []
+    return [f"--store {store} is not here yet; `areca train` will look for it under that name."]
 
 
 def run_config(

@@ -14,6 +14,7 @@ from areca.config import RunConfig, from_dict
 from areca.errors import DataError
 from areca.files import read_json
 from areca.footprint import GridIntensity, tagged
+from areca.laws import LawReport, fit_laws, load
 from areca.laws.sweeps import best_rates
 from areca.laws.tables import run_directories
 from areca.model.config import ModelConfig
@@ -89,6 +90,18 @@ def shapes_for(template: Template | None, vocab_size: int, mesh: tuple[int, int]
     if vocab_size == template.config.model.vocab_size:
         return interpolate(template.shapes, vocab_size, mesh)
     return family(vocab_size, like=template.config.model, mesh=mesh)
+
+
+def read_law(law: Path | str) -> tuple[LawReport, Template | None, list[str]]:
+    """(the law of a law.json or fitted to runs, the template among its runs, what was said of runs fitted here)."""
+    path = Path(law)
+    if path.is_file() and path.suffix == ".json" and not isinstance(values := read_json(path), list):
+        report, taken = LawReport.from_dict(values, str(path)), []
+        sources = [path.parent / source for source in report.sources]
+    else:
+        observations = load([path], fit_first=True)
+        report, taken, sources = fit_laws(observations), list(observations.notes), [path]
+    return report, find_template(s for s in sources if s.exists()), taken
 
 
 def cost_at(template: Template | None, flops: float) -> dict[str, Any] | None:
