@@ -106,10 +106,9 @@ def _source(law: str | Path) -> _Source:
     path = Path(law)
     if not path.exists() and (str(law) in LAWS or (not path.suffix and len(path.parts) == 1)):
         return _Source(published(str(law)), None, [])
-    if path.is_file() and path.suffix == ".json" and not isinstance(values := read_json(path), list):
-        if repeated := read_repeated(values, path):
-            runs = find_template(s for s in (path.parent / name for name in values.get("sources", [])) if s.exists())
-            return _Source(repeated, runs, [])
+    if path.is_file() and path.suffix == ".json" and (repeated := read_repeated(values := read_json(path), path)):
+        runs = find_template(s for s in (path.parent / name for name in values.get("sources", [])) if s.exists())
+        return _Source(repeated, runs, [])
     report, template, taken = read_law(path)
     if (path / "quickstart.json").exists() and (path / "law.json").exists():
         taken.append(f"the quickstart's own law, an average over couplings, is {path / 'law.json'}.")
