@@ -64,6 +64,20 @@ def closest(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {match[0]!r}?)" if match else ""
 
 
+def check_positive(what: str, value: float | None, example: str, *, most: float = 1e40) -> None:
+    """ConfigError unless `value` is above 0 and below `most`; it says which of the two it is not. None: not given."""
+    if value is None or 0 < value < most:
+        return
+    limit = f"below {most:g}" if value >= most else "a positive number"
+    raise ConfigError(f"{what} is {value:g}; it must be {limit}, such as {example}.")
+
+
+def check_at_least_one(what: str, value: int | None) -> None:
+    """ConfigError unless `value` is 1 or more. None: not given."""
+    if value is not None and value < 1:
+        raise ConfigError(f"{what} is {value}; it must be at least 1.")
+
+
 def of_the_system(error: OSError, again: str = "run it again", place: str = "") -> str | None:
     """A sentence for what the system refused and a user can mend (a full disk, a path, a permission); None otherwise.
 

@@ -212,11 +212,48 @@ def test_of_two_files_to_write_none_is_written_where_one_cannot_be(capsys, law, 
     )
 
 
+@pytest.mark.parametrize("value", ["0", "-3"])  # 0 is a mistake too, not "not given"
 @pytest.mark.parametrize("option", ["vocab-size", "context", "batch"])
-def test_negative_sizes_of_a_plan(capsys, law, option):
-    sizes = {"vocab-size": "1000", "context": "64", "batch": "4"} | {option: "-3"}
-    options = [word for name, value in sizes.items() for word in (f"--{name}", value)]
-    _refused(capsys, ["plan", law, "--flops", "1e18", *options], f"--{option} is -3; it must be at least 1.")
+def test_sizes_of_a_plan_that_are_none(capsys, law, option, value):
+    sizes = {"vocab-size": "1000", "context": "64", "batch": "4"} | {option: value}
+    options = [word for name, number in sizes.items() for word in (f"--{name}", number)]
+    for verb in (
+        ["plan", law, "--flops", "1e18"],
+        ["plan", law, "--target-loss", "3"],
+        ["design", law, "--flops", "1e13", "--target-flops", "1e15"],
+    ):
+        _refused(capsys, [*verb, *options], f"--{option} is {value}; it must be at least 1.")
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["count", "palm-8b", "--context", "0"], "--context is 0; it must be at least 1."),
+        (["count", "palm-8b", "--n-layers", "0"], "--n-layers is 0; it must be at least 1."),
+        (["count", "palm-8b", "--tokens", "0"], "tokens is 0.0; give a whole number of training tokens"),
+        (["count", "palm-8b", "--tokens-per-second", "5", "--peak-tflops", "0"], "--peak-tflops is 0; it must be"),
+        (
+            ["count", "palm-8b", "--tokens-per-second", "0", "--peak-tflops", "9"],
+            "MFU needs positive tokens per second",
+        ),
+        (["dryrun", "palm-8b", "--mesh", "1x1", "--batch", "1", "--context", "0"], "--context is 0; it must be"),
+        (["footprint", "published:palm-540b", "--hours", "0"], "--hours is 0, but there is no table"),
+    ],
+)
+def test_a_zero_is_a_value_and_not_an_option_left_out(capsys, argv, says):
+    _refused(capsys, argv, says)
+
+
+def test_a_published_law_has_no_interval_to_plan_a_probability_by(capsys):
+    for argv in (
+        ["plan", "--law", "chinchilla", "--target-loss", "2.5"],
+        ["plan", "chinchilla", "--target-loss", "2.5", "--vocab-size", "1000", "--context", "64"],
+        ["design", "kaplan", "--flops", "1e13", "--target-flops", "1e15"],
+    ):
+        _refused(
+            capsys, argv, "is a published law, which comes without the runs", "`areca fit runs.csv --out law.json`"
+        )
+    _refused(capsys, ["design", "chinchila", "--flops", "1e13", "--target-flops", "1e15"], "did you mean 'chinchilla'")
 
 
 def test_a_budget_of_more_tokens_than_64_bits_count(capsys, law):

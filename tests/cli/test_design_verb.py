@@ -21,7 +21,7 @@ def law(tiny_store, tmp_path_factory):
     ladder = plan_ladder(tmp_path / "ladder", tiny_store, [2e8, 5e8, 1.2e9], sizes=4, context=16, epochs=1e6)
     for job in ladder.jobs:
         n, d = count_params(job.config.model).non_embedding, job.config.tokens
-        loss = (1.5 + 60 / n**0.3 + 200 / d**0.4) * np.exp(0.003 * generator.standard_normal())
+        loss = (3.5 + 20 / n**0.3 + 10 / d**0.4) * np.exp(0.003 * generator.standard_normal())
         result = {"loss": loss, "n_params": n, "n_tokens": d, "flops_exact": job.cost, "flops_6nd": 6 * n * d}
         write_json(job.run_dir / "run.json", {"config": to_dict(job.config)})
         write_json(job.run_dir / "result.json", {**result, "budget_flops": job.labels["budget_flops"]})
@@ -79,7 +79,7 @@ def test_a_design_reads_well_and_takes_a_target_by_size(law, capsys):
 
 def test_a_plan_for_a_loss_writes_a_configuration(law, tiny_store, tmp_path, capsys):
     out, config = tmp_path / "plan.json", tmp_path / "run.json"
-    argv = ["plan", law, "--target-loss", "4.5", "--probability", "0.8", "--out", out, "--config-out", config]
+    argv = ["plan", law, "--target-loss", "4.3", "--probability", "0.8", "--out", out, "--config-out", config]
     assert main([str(a) for a in [*argv, "--store", tiny_store, "--json"]]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan == read_json(out)
@@ -98,8 +98,8 @@ def test_a_plan_for_a_loss_writes_a_configuration(law, tiny_store, tmp_path, cap
         (["plan"], "there is no budget; give one of --flops"),
         (["plan", "--flops", "1e10", "--target-loss", "4"], "--flops belongs to a plan for a budget"),
         (["plan", "--target-loss", "0.1"], "lies below the floor of the law"),
-        (["plan", "--target-loss", "-1"], "the target loss is -1.0"),
-        (["plan", "--target-loss", "4.5", "--probability", "90"], "probability is 90.0"),
+        (["plan", "--target-loss", "-1"], "the target loss in nats a token is -1"),
+        (["plan", "--target-loss", "4.3", "--probability", "90"], "probability is 90.0"),
         (["design", "--flops", "1e6", "--target-flops", "1e11"], "pay for no run"),
         (["design", "--flops", "nan", "--target-flops", "1e11"], "must be a positive number"),
         (["design", "--flops", "2e9"], "the target is one of --target-flops, or --target-params"),
@@ -121,7 +121,7 @@ def test_what_cannot_be_planned_or_designed_is_one_sentence(law, tmp_path, monke
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_law_from_a_table_has_no_settings_to_write(law, tmp_path, capsys):
+def test_a_law_from_a_table_writes_runs_as_a_plan_does(law, tmp_path, capsys):
     moved, values = tmp_path / "elsewhere.json", read_json(law)
     write_json(moved, {**values, "sources": []})
     argv = ["design", str(moved), "--flops", "2e9", "--target-flops", "1e11"]
@@ -129,9 +129,13 @@ def test_a_law_from_a_table_has_no_settings_to_write(law, tmp_path, capsys):
     assert "needs --vocab-size and --context" in capsys.readouterr().err
     argv += ["--vocab-size", "300", "--context", "16", "--batch", "2"]
     assert main(argv) == 0
-    assert main([*argv, "--config-dir", str(tmp_path / "next"), "--store", "s"]) == 2
-    assert "their settings are unknown" in capsys.readouterr().err
+    assert main([*argv, "--config-dir", str(tmp_path / "next"), "--store", "s"]) == 0
+    assert "no run says how to train, so it is Adafactor" in " ".join(capsys.readouterr().out.split())
+    configs = [from_dict(read_json(path)) for path in (tmp_path / "next").glob("*.json")]
+    assert configs
+    assert {c.batch.ramp[-1][1] for c in configs} == {2}
+    assert len({c.seed for c in configs}) == len({c.data.seed for c in configs}) == len(configs)
     # And one whose samples are gone.
     write_json(moved, {**values, "parametric": {**values["parametric"], "bootstrap": [], "bootstrap_sigma": []}})
-    assert main(["plan", str(moved), "--target-loss", "4.5", "--vocab-size", "300", "--context", "16"]) == 2
+    assert main(["plan", str(moved), "--target-loss", "4.3", "--vocab-size", "300", "--context", "16"]) == 2
     assert "holds no bootstrap samples" in capsys.readouterr().err

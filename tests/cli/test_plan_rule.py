@@ -18,7 +18,7 @@ def _finish(ladder, change=lambda config: config):
     for job in ladder.jobs:
         config = change(job.config)
         n, d = count_params(config.model).non_embedding, config.tokens
-        loss = 1.5 + 60 / n**0.3 + 200 / d**0.4
+        loss = 3.0 + 6 / n**0.3 + 30 / d**0.4
         result = {"loss": loss, "n_params": n, "n_tokens": d, "flops_exact": job.cost, "flops_6nd": 6 * n * d}
         write_json(job.run_dir / "run.json", {"config": to_dict(config)})
         write_json(job.run_dir / "result.json", result)

@@ -170,8 +170,8 @@ def test_a_shape_is_a_preset_a_file_or_widths(tmp_path):
             ConfigError,
             "d_model 10 is not div",
         ),
-        ({"model": "palm-8b", "n_layers": -1}, ConfigError, "n_layers is -1"),
-        ({"model": "palm-8b", "context": -1}, ConfigError, "context is -1"),
+        ({"model": "palm-8b", "n_layers": -1}, ConfigError, "--n-layers is -1"),
+        ({"model": "palm-8b", "context": -1}, ConfigError, "--context is -1"),
     ],
 )
 def test_a_shape_that_makes_no_sense_is_refused(arguments, error, says):
@@ -218,7 +218,7 @@ def test_mfu_without_a_peak_is_refused_not_guessed():
 
 def test_a_peak_is_a_chip_s_or_a_number():
     assert peak_of("tpu-v4")[0] == peak_of("", 275)[0] == 275e12
-    assert peak_of() == (0, "")
+    assert peak_of() == (None, "")
     with pytest.raises(ConfigError, match="the peak is given twice"):
         peak_of("tpu-v4", 275)
 

@@ -77,13 +77,24 @@ def test_power_is_the_tdp_where_there_is_one_and_unknown_where_not():
         ({"chip_hours": 5.0}, "give --chip too"),
         ({"deadline_hours": 5.0, "chip": "h100"}, "give --chips too"),
         ({"flops": 1e20, "mfu": 0.4}, "--mfu says something of a chip, and none is named"),
-        ({"flops": -1.0}, "the budget is -1.0 FLOPs"),
+        ({"flops": -1.0}, "--flops is -1; it must be a positive number, such as 2e13"),
         ({"chip_hours": float("nan"), "chip": "h100"}, "--chip-hours is nan"),
         ({"chip_hours": 1.0, "chip": "h100", "mfu": 1.01}, "--mfu is 1.01"),
         ({"chip_hours": 1.0, "chip": "h100", "mfu": 0.0}, "--mfu is 0.0"),
         ({"chip_hours": 1.0, "chip": "h100", "pue": 0.5}, "--pue is 0.5"),
         ({"deadline_hours": 1.0, "chip": "h100", "chips": 0}, "--chips is 0"),
-        ({"chip_hours": 1.0, "chip": "h100", "watts": -3.0}, "--watts is -3.0"),
+        (
+            {"chip_hours": 1.0, "chip": "h100", "watts": -3.0},
+            "--watts is -3; it must be a positive number, such as 400",
+        ),
+        ({"flops": 1e300}, r"--flops is 1e\+300; it must be below 1e\+40, such as 2e13"),
+        ({"flops": 0.0, "usd": 1e4}, "--flops and --usd are both budgets"),
+        ({"deadline_hours": 0.0, "chip": "h100", "chips": 1}, "--deadline-hours is 0; .* such as 72"),
+        ({"chip_hours": 1.0, "chip": "h100", "usd_per_chip_hour": 0.0}, "--usd-per-chip-hour is 0; .* such as 2.5"),
+        (
+            {"chip_hours": 1.0, "chip": "h100", "kg_per_kwh": 429.0},
+            r"--kg-per-kwh is 429 kg .* a thousandth of it \(0.429\)",
+        ),
     ],
 )
 def test_what_is_no_budget(given, says):

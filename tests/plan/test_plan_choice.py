@@ -57,10 +57,11 @@ def test_beyond_what_a_law_was_measured_on_a_plan_says_so_in_orders_of_magnitude
     assert set(inside.extrapolation.values()) == {1.0}
 
 
-def test_a_loss_above_that_of_guessing_is_doubted():
-    plan = plan_run(published("chinchilla"), 1e11, family(300), context=16)
-    assert plan.predicted_loss > np.log(300)
-    assert any("above ln V = 5.7, what guessing gives" in w for w in plan.warnings)
+def test_a_run_whose_loss_is_above_that_of_guessing_is_refused():
+    with pytest.raises(ConfigError, match=r"above ln V = 5\.7 that guessing has.*raise the budget"):
+        plan_run(published("chinchilla"), 1e11, family(300), context=16)
+    with pytest.raises(ConfigError, match=r"of 1e\+03 different tokens a loss of .* give more different tokens"):
+        plan_run(published("data-constrained"), 1e20, SHAPES, context=1024, batch=16, unique_tokens=1e3)
 
 
 def test_kaplans_recipe_stands_beside_the_plan_fitted_and_derived():

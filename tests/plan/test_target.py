@@ -149,7 +149,7 @@ def test_probabilities_and_targets_that_make_no_sense():
         with pytest.raises(ConfigError, match="probability is"):
             plan_target(law, 2.5, SHAPES, context=CONTEXT, probability=probability)
     for target in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(ConfigError, match="the target loss is"):
+        with pytest.raises(ConfigError, match="the target loss in nats a token is"):
             plan_target(law, target, SHAPES, context=CONTEXT)
     with pytest.raises(ConfigError, match="batch is 0"):
         plan_target(law, 2.5, SHAPES, context=CONTEXT, batch=0)

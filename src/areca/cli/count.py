@@ -15,11 +15,11 @@ def run(argv: list[str]) -> int:
 def count(
     *,
     shape: dict[str, Any],
-    tokens: float = 0.0,
-    tokens_per_second: float = 0.0,
+    tokens: float | None = None,
+    tokens_per_second: float | None = None,
     chips: int = 1,
     chip: str = "",
-    peak_tflops: float = 0.0,
+    peak_tflops: float | None = None,
     remat: str = "",
     json: bool = False,
 ) -> None:

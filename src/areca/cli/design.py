@@ -18,13 +18,13 @@ def design(
     /,
     *,
     flops: float,
-    target_flops: float = 0.0,
-    target_params: float = 0.0,
-    target_tokens: float = 0.0,
+    target_flops: float | None = None,
+    target_params: float | None = None,
+    target_tokens: float | None = None,
     runs: int = 6,
-    vocab_size: int = 0,
-    context: int = 0,
-    batch: int = 0,
+    vocab_size: int | None = None,
+    context: int | None = None,
+    batch: int | None = None,
     level: float = 0.90,
     out: str = "",
     config_dir: str = "",
@@ -33,10 +33,10 @@ def design(
 ) -> int:
     """The next runs of a ladder: those that narrow the prediction of a larger run the most for an allowance.
 
-    LAW is a law.json of `areca fit`, or what `areca fit` reads without naming columns, which is fitted first. The
-    target is the run that `areca plan` buys for --target-flops, or --target-params with --target-tokens. Beside the
-    proposal stands the ladder's plain next rung. With --config-dir the runs are written for `areca train`; fit them
-    together with the ladder's.
+    LAW is a law.json of `areca fit`, or what `areca fit` reads without naming columns, which is fitted first; a
+    published law won't do, for it comes without the runs. The target is the run that `areca plan` buys for
+    --target-flops, or --target-params with --target-tokens. Beside the proposal stands the ladder's plain next rung.
+    With --config-dir the runs are written for `areca train`; fit them together with the ladder's.
 
     Example: areca design law.json --flops 3e13 --target-flops 1e15 --config-dir next --store my-text
 
@@ -52,7 +52,8 @@ def design(
         batch: sequences a step; that of the runs if not given.
         level: probability that the interval holds the loss of one target run.
         out: write the design here as JSON.
-        config_dir: write a configuration for `areca train` here for each run, NAME.json.
+        config_dir: write a configuration for `areca train` here for each run, NAME.json; made as the runs behind the
+            law, or where those are a table as `areca plan --config-out` makes them.
         store: the token store the configurations train on.
         json: print the design as JSON.
     """
@@ -68,14 +69,19 @@ def design(
 
     if out:
         check_place(out)
-    if bool(target_params) != bool(target_tokens):
+    target = None
+    if target_params is not None and target_tokens is not None:
+        target = (target_params, target_tokens)
+    elif target_params is not None or target_tokens is not None:
         raise ConfigError("--target-params and --target-tokens belong together; give both, or --target-flops.")
-    have = at_hand(law, vocab_size=vocab_size, context=context, batch=batch, rule=recipe)
+    have = at_hand(
+        law, vocab_size=vocab_size, context=context, batch=batch, rule=recipe, purpose="the design of further runs"
+    )
     found = design_runs(
         have,
         allowance=flops,
         target_flops=target_flops,
-        target=(target_params, target_tokens) if target_params else None,
+        target=target,
         runs=runs,
         level=level,
         rule=recipe,

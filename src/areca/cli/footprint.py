@@ -19,7 +19,7 @@ def footprint(
     what_if: str = "",
     plot: str = "",
     intensity: str = "",
-    hours: float = 0.0,
+    hours: float | None = None,
     embodied: str = "",
     card: bool = False,
     json: bool = False,

@@ -200,19 +200,24 @@ def deliver(values: Any, show: Callable[[], None], *, out: str, json: bool, writ
 
 
 # What load_shape takes, in the words of the help. A verb with these has them all.
-_SHAPE: dict[str, tuple[type, str]] = {
+_SHAPE: dict[str, tuple[Any, str | None, str]] = {
     "model": (
         str,
+        "",
         "palm-8b, palm-62b or palm-540b, or a TOML or JSON file with a model's or a run's configuration; or leave it "
         "out and give the shape.",
     ),
-    "context": (int, "T, tokens in a sequence; the file's own, or 2048, if not given."),
-    "vocab_size": (int, "V, tokens in the vocabulary; the model's own if not given, as for the next five."),
-    "d_model": (int, "D, the model's width."),
-    "n_layers": (int, "L, the number of blocks."),
-    "n_heads": (int, "H, query heads; they share one key and value head unless a file sets n_kv_heads."),
-    "head_dim": (int, "K, width of a head; D / H if not given."),
-    "d_ff": (int, "F, feed-forward width; 4 D if not given."),
+    "context": (int | None, None, "T, tokens in a sequence; the file's own, or 2048, if not given."),
+    "vocab_size": (
+        int | None,
+        None,
+        "V, tokens in the vocabulary; the model's own if not given, as the next five.",
+    ),
+    "d_model": (int | None, None, "D, the model's width."),
+    "n_layers": (int | None, None, "L, the number of blocks."),
+    "n_heads": (int | None, None, "H, query heads; they share one key and value head unless a file sets n_kv_heads."),
+    "head_dim": (int | None, None, "K, width of a head; D / H if not given."),
+    "d_ff": (int | None, None, "F, feed-forward width; 4 D if not given."),
 }
 
 
@@ -226,11 +231,11 @@ def with_shape(function: Callable[..., Any]) -> Callable[..., Any]:
     own = [p for p in inspect.signature(function).parameters.values() if p.name != "shape"]
     kinds = {"model": inspect.Parameter.POSITIONAL_ONLY}
     added = {
-        name: inspect.Parameter(name, kinds.get(name, inspect.Parameter.KEYWORD_ONLY), default=kind(), annotation=kind)
-        for name, (kind, _) in _SHAPE.items()
+        name: inspect.Parameter(name, kinds.get(name, inspect.Parameter.KEYWORD_ONLY), default=default, annotation=kind)
+        for name, (kind, default, _) in _SHAPE.items()
     }
     parameters = [added.pop("model"), *own[:-1], *added.values(), own[-1]]
-    texts = {name: f"    {name}: {text}\n" for name, (_, text) in _SHAPE.items()}
+    texts = {name: f"    {name}: {text}\n" for name, (_, _, text) in _SHAPE.items()}
     head, args, rest = inspect.cleandoc(function.__doc__ or "").partition("Args:\n")
     rest, last, json = rest.partition(f"    {own[-1].name}: ")
     verb.__doc__ = head + args + texts.pop("model") + rest + "".join(texts.values()) + last + json

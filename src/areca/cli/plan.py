@@ -29,9 +29,9 @@ def plan(
     watts: float | None = None,
     pue: float | None = None,
     kg_per_kwh: float | None = None,
-    vocab_size: int = 0,
-    context: int = 0,
-    batch: int = 0,
+    vocab_size: int | None = None,
+    context: int | None = None,
+    batch: int | None = None,
     b_crit: str = "",
     mesh: str = "",
     dry_run: bool = False,
@@ -82,7 +82,8 @@ def plan(
         over_train: tokens a parameter, as a multiple of the optimum's, at the same compute.
         stop_above_convergence: how far above its converged loss a run stops, such as 0.1; with --law kaplan.
         inference_tokens: tokens the model will read and write in service: the cheapest training and service together.
-        target_loss: in place of a budget: the cheapest run that reaches this loss with --probability; with
+        target_loss: in place of a budget: the cheapest run that reaches this loss with --probability, by a law fitted
+            to runs (a published one has no interval, so no probability); with
             --inference-tokens the loss to serve at, that of the budget's best run if not given.
         probability: of reaching --target-loss.
         level: probability that the interval holds the loss of one such run.

@@ -12,9 +12,9 @@ def plan_for_target(
     probability: float,
     others: dict[str, object],
     *,
-    vocab_size: int = 0,
-    context: int = 0,
-    batch: int = 0,
+    vocab_size: int | None = None,
+    context: int | None = None,
+    batch: int | None = None,
     level: float = 0.90,
     out: str = "",
     config_out: str = "",
@@ -40,7 +40,14 @@ def plan_for_target(
             f"{option} belongs to a plan for a budget, and --target-loss asks for the cheapest run that reaches a "
             "loss; leave one of them out."
         )
-    have = at_hand(law, vocab_size=vocab_size, context=context, batch=batch, rule=recipe)
+    have = at_hand(
+        law,
+        vocab_size=vocab_size,
+        context=context,
+        batch=batch,
+        rule=recipe,
+        purpose="--target-loss with a probability",
+    )
     found = plan_target(
         have.law,
         target_loss,

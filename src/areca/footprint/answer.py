@@ -22,7 +22,7 @@ def answer(
     what_if: str = "",
     embodied: str = "",
     intensity: str = "",
-    hours: float = 0.0,
+    hours: float | None = None,
 ) -> dict[str, Any]:
     """The footprint of `target`, with whatever else was asked; for printing or as JSON.
 
@@ -31,7 +31,7 @@ def answer(
         region, pue: of the place, instead of what was recorded.
         what_if: levers as `areca.footprint.levers.parse` takes them.
         embodied: as `areca.footprint.planned.embodied` takes it.
-        intensity: a table of intensity by region and hour; `hours` of the window, the run's own if 0.
+        intensity: a table of intensity by region and hour; `hours` of the window, the run's own if None.
 
     Raises ConfigError and DataError, one sentence each.
     """
@@ -40,7 +40,7 @@ def answer(
         check_pue(pue, "--pue")
     wanted = levers.parse(what_if) if what_if else None
     table = when.read_intensity(intensity) if intensity else None
-    if hours and table is None:
+    if hours is not None and table is None:
         raise ConfigError(f"--hours is {hours:g}, but there is no table to find a window in; give --intensity.")
     case, found, of = _look(target, grid, pue)
     result: dict[str, Any] = {"target": target, **of, "footprint": found, "run": _facts(case)}
@@ -124,11 +124,12 @@ def _facts(case: Case) -> dict[str, Any]:
     }
 
 
-def _windows(case: Case, table: dict[str, when.Hourly], hours: float) -> dict[str, Any]:
+def _windows(case: Case, table: dict[str, when.Hourly], hours: float | None) -> dict[str, Any]:
     """The best start in every region of the table, cheapest first, with what the run would emit there (gross)."""
-    if not hours and not case.hours:
+    length = hours if hours is not None else case.hours
+    if length is None:
         raise ConfigError(f"how long {case.name} takes is not known; give --hours.")
-    windows = when.best_start(table, hours or float(case.hours or 0))
+    windows = when.best_start(table, length)
     kwh = None if case.it_kwh is None else case.it_kwh * case.pue
     rows = [
         {

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from areca.errors import ConfigError, FitError
+from areca.errors import ConfigError, FitError, check_positive
 from areca.laws.predictive import Predictive
 from areca.laws.report import LawReport
 
@@ -110,8 +110,7 @@ def check_allowance(allowance: float, runs: int) -> None:
     """ConfigError unless there is something to spend and a run to spend it on."""
     if runs < 1:
         raise ConfigError(f"runs is {runs}; at least one run must be allowed.")
-    if not 0 < allowance < 1e40:
-        raise ConfigError(f"the allowance is {allowance} FLOPs; it must be a positive number, such as 3e13.")
+    check_positive("the allowance in FLOPs", allowance, "3e13")
 
 
 def _greedy(doubt: Doubt, menu: Menu, allowance: float, runs: int, cost: np.ndarray) -> list[int]:

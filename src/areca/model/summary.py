@@ -9,7 +9,7 @@ from typing import Any
 
 from areca import chips as chip_table
 from areca.config import RunConfig, from_dict, read_table
-from areca.errors import ConfigError, closest
+from areca.errors import ConfigError, check_at_least_one, check_positive, closest
 from areca.model.config import PRESETS, ModelConfig
 from areca.model.counts import (
     attention_flops_per_token,
@@ -35,13 +35,15 @@ class Shape:
     context: int
 
 
-def load_shape(model: str, context: int = 0, **widths: int) -> Shape:
+def load_shape(model: str, context: int | None = None, **widths: int | None) -> Shape:
     """The shape that a preset's name, a file or bare widths mean; `widths` given override the model's.
 
     A TOML or JSON file holds a ModelConfig, a RunConfig (its "model" is taken, and its context unless one is given), or
     is the run.json of a run. ConfigError or DataError says what can't be read or is missing.
     """
-    given: dict[str, Any] = {name: value for name, value in widths.items() if value}
+    for name, value in {"context": context, **widths}.items():
+        check_at_least_one(f"--{name.replace('_', '-')}", value)
+    given: dict[str, Any] = {name: value for name, value in widths.items() if value is not None}
     if not model:
         missing = [
             f"--{n.replace('_', '-')}" for n in ("vocab_size", "d_model", "n_layers", "n_heads") if n not in given
@@ -61,8 +63,6 @@ def load_shape(model: str, context: int = 0, **widths: int) -> Shape:
             f"there is no model {model!r}{closest(model, PRESETS)}; name one of {', '.join(PRESETS)}, or a TOML or "
             "JSON file."
         )
-    if context < 0:
-        raise ConfigError(f"context is {context}; it must be at least 1.")
     return Shape(shape.name, shape.config.resolved(), context or shape.context)
 
 
@@ -76,11 +76,12 @@ def _from_file(path: str) -> Shape:
     return Shape(path, from_dict(values, ModelConfig, path), PALM_CONTEXT)
 
 
-def peak_of(chip: str = "", peak_tflops: float = 0) -> tuple[float, str]:
-    """A chip's peak FLOP/s and where it is from, by its name, its file or the number itself; (0, "") for neither."""
+def peak_of(chip: str = "", peak_tflops: float | None = None) -> tuple[float | None, str]:
+    """A chip's peak FLOP/s and where it is from, by its name, its file or the number itself; (None, "") for neither."""
+    check_positive("--peak-tflops", peak_tflops, "275", most=1e18)
     if not chip:
-        return peak_tflops * 1e12, "as given" if peak_tflops else ""
-    if peak_tflops:
+        return (None, "") if peak_tflops is None else (peak_tflops * 1e12, "as given")
+    if peak_tflops is not None:
         raise ConfigError(f"the peak is given twice, by --chip {chip} and --peak-tflops {peak_tflops:g}; give one.")
     found = chip_table.chip(chip)
     return found.peak(), f"{found.name}, bfloat16: {found.sources['peak_flops']}"
@@ -89,10 +90,10 @@ def peak_of(chip: str = "", peak_tflops: float = 0) -> tuple[float, str]:
 def summarise(
     shape: Shape,
     *,
-    tokens: float = 0,
-    tokens_per_second: float = 0,
+    tokens: float | None = None,
+    tokens_per_second: float | None = None,
     chips: int = 1,
-    peak_flops_per_chip: float = 0,
+    peak_flops_per_chip: float | None = None,
     remat: str = "",
 ) -> dict[str, Any]:
     """Parameters, training FLOPs a token and in all, float32 memory, MFU and HFU; what was not asked for is None.
@@ -101,7 +102,7 @@ def summarise(
     Raises ConfigError for a number of tokens that is none, and for an MFU without the chip's peak: an unknown chip has
     no MFU.
     """
-    if not 0 <= tokens < MOST_TOKENS or tokens != int(tokens):
+    if tokens is not None and (not 1 <= tokens < MOST_TOKENS or tokens != int(tokens)):
         raise ConfigError(f"tokens is {tokens}; give a whole number of training tokens, such as 780e9.")
     if chips < 1:
         raise ConfigError(f"chips is {chips}; give how many accelerators share the work, at least 1.")
@@ -120,27 +121,27 @@ def summarise(
         "six_n_flops_per_token": six_nd(shape.config, 1),
         "remat": remat or None,
         "hardware_flops_per_token": hardware_flops_per_token(shape.config, shape.context, remat) if remat else None,
-        "n_tokens": int(tokens) or None,
-        "flops_exact": exact * int(tokens) or None,
-        "flops_6nd": six_nd(shape.config, int(tokens)) or None,
+        "n_tokens": None if tokens is None else int(tokens),
+        "flops_exact": None if tokens is None else exact * int(tokens),
+        "flops_6nd": None if tokens is None else six_nd(shape.config, int(tokens)),
         # Adafactor without factorization and Adam keep the same two moments for each parameter.
         "memory_bytes_float32": {
             "parameters": FLOAT32_BYTES * n.total,
             "gradients": FLOAT32_BYTES * n.total,
             "optimizer_state": 2 * FLOAT32_BYTES * n.total,
         },
-        "peak_flops_per_chip": peak_flops_per_chip or None,
+        "peak_flops_per_chip": peak_flops_per_chip,
         **_utilisation(shape, tokens_per_second, chips, peak_flops_per_chip, remat),
     }
 
 
 def _utilisation(
-    shape: Shape, tokens_per_second: float, chips: int, peak: float, remat: str
+    shape: Shape, tokens_per_second: float | None, chips: int, peak: float | None, remat: str
 ) -> dict[str, float | None]:
-    if not tokens_per_second and not peak:
+    if tokens_per_second is None and peak is None:
         return {"mfu": None, "mfu_without_attention": None, "hfu": None}
-    if not tokens_per_second or not peak:
-        missing = "--chip or --peak-tflops" if tokens_per_second else "--tokens-per-second"
+    if tokens_per_second is None or peak is None:
+        missing = "--chip or --peak-tflops" if peak is None else "--tokens-per-second"
         raise ConfigError(
             f"MFU needs {missing} too: it is observed tokens/s x FLOPs a token over the chips' peak FLOP/s."
         )

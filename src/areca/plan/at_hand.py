@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Protocol
 
 from areca.config import BatchConfig
-from areca.errors import ConfigError
+from areca.errors import ConfigError, check_at_least_one
 from areca.laws import LawReport
+from areca.laws.published import published
 from areca.model.config import ModelConfig
 from areca.plan.shapes import by_size
-from areca.plan.template import Rule, Template, read_law, shapes_for
+from areca.plan.template import Rule, Template, names_published, read_law, shapes_for
 
 RULE_WIDTHS = (*range(16, 128, 8), *range(128, 1025, 16))
 
@@ -44,23 +45,34 @@ class AtHand:
 
 
 def at_hand(
-    law: Path | str, *, vocab_size: int = 0, context: int = 0, batch: int = 0, rule: Rule | None = None
+    law: Path | str,
+    *,
+    vocab_size: int | None = None,
+    context: int | None = None,
+    batch: int | None = None,
+    rule: Rule | None = None,
+    purpose: str = "this",
 ) -> AtHand:
-    """A law.json, or runs to fit first; what is left 0 is as in the runs behind the law.
+    """A law.json, or runs to fit first; what is left None is as in the runs behind the law.
 
-    ConfigError where those are not at hand and the vocabulary or the context, which count FLOPs, are not given.
+    `purpose` is what needs the law's interval, in the words of the message. ConfigError for a published law, which has
+    none, and where the runs are not at hand and the vocabulary or the context, which count FLOPs, are not given.
     """
     for name, value in (("vocab-size", vocab_size), ("context", context), ("batch", batch)):
-        if value < 0:
-            raise ConfigError(f"--{name} is {value}; it must be at least 1.")
-    report, template, notes = read_law(law)
-    if template is None and not (vocab_size and context):
+        check_at_least_one(f"--{name}", value)
+    if names_published(law):
         raise ConfigError(
-            f"the runs behind {Path(law)} are not at hand, so the plan needs --vocab-size and --context to count FLOPs."
+            f"{published(str(law)).name} is a published law, which comes without the runs that say how sure it is, and "
+            f"{purpose} needs them; fit one to runs (`areca fit runs.csv --out law.json`) and name that file."
         )
+    report, template, notes = read_law(law)
     if template:
         vocab_size = vocab_size or template.config.model.vocab_size
         context = context or template.config.data.context
+    if vocab_size is None or context is None:
+        raise ConfigError(
+            f"the runs behind {Path(law)} are not at hand, so the plan needs --vocab-size and --context to count FLOPs."
+        )
     sequences = batch or (template.config.batch if template else BatchConfig()).ramp[-1][1]
     if not batch and not template:
         notes.append(f"no batch is known, so it is Areca's default of {sequences} sequences; give --batch.")

@@ -9,11 +9,16 @@ behind the law reached on that chip, or what the user states, or an assumption t
 from dataclasses import dataclass
 
 from areca.chips import Chip, chip
-from areca.errors import ConfigError
+from areca.errors import ConfigError, check_at_least_one, check_positive
+from areca.footprint.energy import check_intensity
 
 ASSUMED_MFU = 0.40
 WHY_ASSUMED = "assumed (published: GPT-3 21.3%, Gopher 32.5%, PaLM 540B 46.2%)"
 DTYPE = "bfloat16"  # of the computation, whose peak counts
+EXAMPLES = {
+    "flops": "2e13", "usd": "1e4", "chip_hours": "1000", "deadline_hours": "72", "usd_per_chip_hour": "2.5",
+    "watts": "400",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -34,23 +39,19 @@ class Purchase:
 
     def check(self, *, or_none: bool = False) -> None:
         """ConfigError for the first thing that can't be; one budget must be given, or with `or_none` at most one."""
-        figures = ("flops", "usd", "chip_hours", "deadline_hours", "usd_per_chip_hour", "watts", "kg_per_kwh")
-        for name in figures:
-            value = getattr(self, name)
-            if value is not None and not 0 < value < 1e40 and not (name == "kg_per_kwh" and value == 0):
-                kind = "budget is" if name == "flops" else f"value of {_option(name)} is"
-                unit = " FLOPs" if name == "flops" else ""
-                raise ConfigError(f"the {kind} {value}{unit}; it must be a positive number, such as 2e13.")
-        if self.chips is not None and self.chips < 1:
-            raise ConfigError(f"--chips is {self.chips}; it must be at least 1.")
-        if self.mfu is not None and not 0 < self.mfu <= 1:
-            raise ConfigError(f"--mfu is {self.mfu}; it is a share of the peak, above 0 and at most 1, such as 0.4.")
-        if self.pue is not None and not 1 <= self.pue < 100:
-            raise ConfigError(f"--pue is {self.pue}; a building takes at least what its machines take, so at least 1.")
         given = [n for n in ("flops", "usd", "chip_hours", "deadline_hours") if getattr(self, n) is not None]
         if len(given) > 1:
             both = " and ".join(map(_option, given))
             raise ConfigError(f"{both} are both budgets; give one of them, and let the others follow from it.")
+        for name, example in EXAMPLES.items():
+            check_positive(_option(name), getattr(self, name), example)
+        if self.kg_per_kwh is not None:
+            check_intensity(self.kg_per_kwh, "--kg-per-kwh")
+        check_at_least_one("--chips", self.chips)
+        if self.mfu is not None and not 0 < self.mfu <= 1:
+            raise ConfigError(f"--mfu is {self.mfu}; it is a share of the peak, above 0 and at most 1, such as 0.4.")
+        if self.pue is not None and not 1 <= self.pue < 100:
+            raise ConfigError(f"--pue is {self.pue}; a building takes at least what its machines take, so at least 1.")
         if not given and not or_none:
             raise ConfigError(
                 "there is no budget; give one of --flops, --usd with --usd-per-chip-hour, --chip-hours, or "

@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from areca.errors import ConfigError
+from areca.errors import ConfigError, check_positive
 from areca.laws.kaplan import KaplanLaw, converged_loss
 from areca.laws.law import Law, least_loss
 from areca.model.config import ModelConfig
 from areca.model.counts import exact_flops_per_token
 from areca.plan.candidates import Candidate, Terms
+
+EXAMPLES = {"over_train": "4", "stop_above_convergence": "0.1", "inference_tokens": "2e12", "target_loss": "2.5"}
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,7 @@ class Choice:
         rules = ("over_train", "stop_above_convergence", "inference_tokens")
         given = [n for n in rules if getattr(self, n) is not None]
         for name in (*given, "target_loss"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < 1e40:
-                raise ConfigError(f"{_option(name)} is {value}; it must be a positive number.")
+            check_positive(_option(name), getattr(self, name), EXAMPLES[name])
         if len(given) > 1:
             raise ConfigError(f"{' and '.join(map(_option, given))} are two ways to choose a run; give one of them.")
         if self.target_loss is not None and self.inference_tokens is None:

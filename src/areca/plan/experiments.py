@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from areca.config import RunConfig
-from areca.errors import ConfigError, FitError
+from areca.errors import ConfigError, FitError, check_positive
 from areca.laws.design import Doubt, Menu, check_allowance, propose
 from areca.model.config import ModelConfig
 from areca.model.counts import count_params, exact_flops_per_token
@@ -79,7 +79,7 @@ def design_runs(
     have: AtHand,
     *,
     allowance: float,
-    target_flops: float = 0.0,
+    target_flops: float | None = None,
     target: tuple[float, float] | None = None,
     runs: int = 6,
     level: float = 0.90,
@@ -92,16 +92,17 @@ def design_runs(
     """
     law = have.law
     check_allowance(allowance, runs)
-    if (target is None) == (target_flops == 0.0):
+    if (target is None) == (target_flops is None):
         raise ConfigError("the target is one of --target-flops, or --target-params with --target-tokens.")
+    check_positive("--target-flops", target_flops, "1e15")
+    for name, value, example in zip(("params", "tokens"), target or (), ("1e9", "2e10"), strict=False):
+        check_positive(f"--target-{name}", value, example, most=1e30)
     if target is None:
         # One step's batch hardly moves N and D, and a rule for it needs the shape first.
         best = plan_run(law, target_flops, have.shapes(), context=have.context).best
         target, target_flops = (float(best.n_params), float(best.n_tokens)), float(best.flops_exact)
-    elif not all(0 < v < 1e30 for v in target):
-        raise ConfigError(f"the target is N = {target[0]:g}, D = {target[1]:g}; both must be positive numbers.")
     shapes = have.rungs(rule)
-    if not target_flops:
+    if target_flops is None:
         target_flops = _flops_of(shapes, have.context, *target)
     low, high = law.predictor.interval(*target, level)
     loss = float(law.predict(*target))
@@ -174,22 +175,24 @@ def next_rung(have: AtHand, shapes: Sequence[ModelConfig]) -> list[Run] | None:
 def run_configs(
     design: Design, have: AtHand, store: str, rule: Family | None = None
 ) -> tuple[dict[str, RunConfig], list[str]]:
-    """The proposed runs as configurations by name, made as the ladder's own, each with a seed of its own."""
+    """The proposed runs as configurations by name, made as the ladder's own, each with a seed of its own.
+
+    Where the runs are not at hand they are made as `run_config` makes a plan's, which the notes say.
+    """
     template = have.template
-    if template is None:
-        raise ConfigError("the runs behind the law are not at hand, so their settings are unknown; leave --config-dir.")
-    seed, order = (1 + max(v) for v in zip(*((c.seed, c.data.seed) for c in template.configs), strict=True))
-    configs = {}
+    seed = order = 0
+    if template is not None:
+        seed, order = (1 + max(v) for v in zip(*((c.seed, c.data.seed) for c in template.configs), strict=True))
+    configs, notes = {}, []
     for i, run in enumerate(design.proposed.runs):
         plan = plan_run(have.law, run.flops_exact, [ModelConfig(**run.shape)], context=have.context, batch=run.batch)
-        config, _ = run_config(plan, template, store, rule)
-        configs[run.name] = replace(
-            config,
-            seed=seed + i,
-            data=replace(config.data, seed=order + i),
-            guard=template.config.guard,  # a rung's, not those of a run of its own
-            checkpoint=template.config.checkpoint,
-        )
+        config, notes = run_config(plan, template, store, rule)
+        config = replace(config, seed=seed + i, data=replace(config.data, seed=order + i))
+        if template is not None:  # a rung's, not those of a run of its own
+            config = replace(config, guard=template.config.guard, checkpoint=template.config.checkpoint)
+        configs[run.name] = config
+    if template is None:
+        return configs, notes
     rate = ", the learning rate by the ladder's own rule" if template.made_by(rule) else ""
     return configs, [f"all but size, tokens and seeds is as in {template.name}, warm-up at the same share{rate}."]
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from areca.errors import ConfigError, DataError
+from areca.errors import ConfigError, DataError, check_at_least_one, check_positive
 from areca.laws import FAILED_CHECK, LawReport
 from areca.laws.compute import PF_DAY
 from areca.laws.kaplan import DATA_CURVES, KaplanLaw, breakdown, derived, fitted, guard_tokens
@@ -88,8 +88,7 @@ def plan_run(
     choice.check(law)
     _check(law, budget_flops, context, unique_tokens, choice)
     sizes = [data if critical else batch(s) if callable(batch) else batch for s in shapes]
-    if min(sizes, default=1) < 1:
-        raise ConfigError(f"context is {context} and batch {min(sizes)}; both must be at least 1.")
+    check_at_least_one("batch", min(sizes, default=1))
     terms = Terms(law, context, unique_tokens)
     if budget_flops is None:
         runs = choices.at_loss(terms, shapes, sizes, choice.target_loss or 0.0)
@@ -103,6 +102,7 @@ def plan_run(
         )
     optimum = min(candidates, key=lambda c: c.predicted_loss)
     best, described, around = _choose(terms, choice, shapes, sizes, candidates, optimum)
+    _refuse_guessing(best, unique_tokens)
     warnings: list[str] = []
     near, rows = neighbours(around, best), []
     if critical:
@@ -142,14 +142,24 @@ def plan_run(
 def _check(law: Law, flops: float | None, context: int, unique: float | None, choice: Choice) -> None:
     if flops is None and choice.target_loss is None:
         raise ConfigError("there is no budget; give --flops, or --inference-tokens with --target-loss.")
-    if flops is not None and not 0 < flops < 1e40:
-        raise ConfigError(f"the budget is {flops} FLOPs; it must be a positive number, such as 2e13.")
-    if context < 1:
-        raise ConfigError(f"context is {context} and batch 1; both must be at least 1.")
-    if unique is not None and not 1 <= unique < 1e40:
-        raise ConfigError(f"--unique-tokens is {unique}; give how many different tokens there are, at least 1.")
+    check_positive("the budget in FLOPs", flops, "2e13")
+    check_at_least_one("context", context)
+    check_positive("--unique-tokens", unique, "1e9")
     if isinstance(law, Fitted) and len(law.report.observations) == 0:
         raise DataError("the law holds no observations, so its range is unknown; fit it again.")
+
+
+def _refuse_guessing(best: Candidate, unique: float | None) -> None:
+    """ConfigError where the law's loss is above that of guessing evenly: it says nothing of such a run."""
+    guessing = math.log(best.model().vocab_size)
+    if best.predicted_loss <= guessing:
+        return
+    few = f" of {unique:.3g} different tokens" if unique is not None and unique < best.n_tokens else ""
+    raise ConfigError(
+        f"the law gives the run of {best.n_params:,} parameters on {best.n_tokens:,} tokens{few} a loss of "
+        f"{best.predicted_loss:.3g}, above ln V = {guessing:.3g} that guessing has: it does not reach down there, so "
+        f"{'give more different tokens' if few else 'raise the budget'} or take a law measured near it."
+    )
 
 
 def _choose(
@@ -191,12 +201,6 @@ def _notes(
     if len(candidates) > 2 and optimum in (candidates[0], candidates[-1]):
         edge = "smallest" if optimum is candidates[0] else "largest"
         notes.append(f"the best shape is the {edge} of those considered; widen the family.")
-    guessing = math.log(best.model().vocab_size)
-    if best.predicted_loss > guessing:
-        notes.append(
-            f"the predicted loss of {best.predicted_loss:.3g} is above ln V = {guessing:.3g}, what guessing gives: the "
-            "law does not reach down to so small a run."
-        )
     if unique is not None:
         notes += repeats(law, best.n_tokens, unique)
     if isinstance(law, KaplanLaw):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from areca.config import BatchConfig
-from areca.errors import ConfigError
+from areca.errors import ConfigError, check_at_least_one
 from areca.files import read_json
 from areca.laws.law import Fitted, Law
 from areca.laws.published import LAWS, published
@@ -18,18 +18,18 @@ from areca.plan.cost import cost_on
 from areca.plan.plan import Plan, plan_run
 from areca.plan.runconfig import learning_rate_of
 from areca.plan.shapes import parse_mesh
-from areca.plan.template import Rule, Template, cost_at, find_template, read_law, shapes_for
+from areca.plan.template import Rule, Template, cost_at, find_template, names_published, read_law, shapes_for
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a plan is asked for. What is left 0 or empty is as in the runs behind the law."""
+    """What a plan is asked for. What is left None or empty is as in the runs behind the law."""
 
     law: str | Path
     purchase: Purchase
-    vocab_size: int = 0
-    context: int = 0
-    batch: int = 0  # sequences a step
+    vocab_size: int | None = None
+    context: int | None = None
+    batch: int | None = None  # sequences a step
     b_crit: str = ""  # kaplan, or "B*,alpha": the batch grows by the critical batch
     mesh: str = ""  # DATAxMODEL
     level: float = 0.90
@@ -39,8 +39,7 @@ class Request:
     def check(self) -> None:
         """ConfigError for the first setting that can't be."""
         for name in ("vocab_size", "context", "batch"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"--{name.replace('_', '-')} is {getattr(self, name)}; it must be at least 1.")
+            check_at_least_one(f"--{name.replace('_', '-')}", getattr(self, name))
         if not 0 < self.level < 1:
             raise ConfigError(f"--level is {self.level}; it is a probability, such as 0.9.")
         if self.batch and self.b_crit:
@@ -64,9 +63,9 @@ def make_plan(request: Request, rule: Rule | None = None) -> tuple[Plan, Templat
     source = _source(request.law)
     request.choice.check(source.law)
     template, runs = source.template, source.template and source.template.config
-    vocab_size = request.vocab_size or (runs.model.vocab_size if runs else 0)
-    context = request.context or (runs.data.context if runs else 0)
-    if not (vocab_size and context):
+    vocab_size = request.vocab_size or (runs and runs.model.vocab_size)
+    context = request.context or (runs and runs.data.context)
+    if vocab_size is None or context is None:
         behind = f"the runs behind {request.law} are not at hand"
         if source.law.name in LAWS:
             behind = f"{source.law.name} is a published law"
@@ -102,9 +101,9 @@ def make_plan(request: Request, rule: Rule | None = None) -> tuple[Plan, Templat
 
 
 def _source(law: str | Path) -> _Source:
-    """The law of a name, of a law.json, or fitted to runs. A file counts before a name."""
+    """The law of a name, of a law.json, or fitted to runs."""
     path = Path(law)
-    if not path.exists() and (str(law) in LAWS or (not path.suffix and len(path.parts) == 1)):
+    if names_published(law):
         return _Source(published(str(law)), None, [])
     if path.is_file() and path.suffix == ".json" and (repeated := read_repeated(values := read_json(path), path)):
         runs = find_template(s for s in (path.parent / name for name in values.get("sources", [])) if s.exists())

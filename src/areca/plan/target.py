@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from areca.errors import ConfigError, FitError
+from areca.errors import ConfigError, FitError, check_at_least_one, check_positive
 from areca.laws import LawReport
 from areca.laws.predictive import Predictive
 from areca.model.config import ModelConfig
@@ -69,12 +69,10 @@ def plan_target(
     is none; FitError, with the largest probability that can be had, when the law's floor is too high or too little
     known for the target.
     """
-    if not 0 < target_loss < 1e6:
-        raise ConfigError(f"the target loss is {target_loss}; it must be a positive number of nats a token.")
+    check_positive("the target loss in nats a token", target_loss, "2.5", most=1e6)
     if not 0 < probability < 1:
         raise ConfigError(f"probability is {probability}; it must lie between 0 and 1, such as 0.9.")
-    if context < 1:
-        raise ConfigError(f"context is {context}; it must be at least 1.")
+    check_at_least_one("context", context)
     search = Search(Predictive.of(law), target_loss, shapes, context)
     floor = float(law.predict(1e300, 1e300))
     largest = search.largest_probability()
@@ -196,8 +194,7 @@ class Search:
         shape = self.shapes[found.shape]
         flops = found.n_tokens * self.per_token[found.shape]
         sequences = batch(shape, flops) if callable(batch) else batch
-        if sequences < 1:
-            raise ConfigError(f"batch is {sequences}; it must be at least 1.")
+        check_at_least_one("batch", sequences)
         steps = int(np.ceil(found.n_tokens / (sequences * self.context)))
         budget = exact_flops_per_token(shape, self.context) * steps * sequences * self.context  # an int: no rounding
         plan = plan_run(law, budget, [shape], context=self.context, batch=sequences, level=level)

@@ -15,6 +15,7 @@ from areca.errors import DataError
 from areca.files import read_json
 from areca.footprint import GridIntensity, tagged
 from areca.laws import LawReport, fit_laws, load
+from areca.laws.published import LAWS
 from areca.laws.sweeps import best_rates
 from areca.laws.tables import run_directories
 from areca.model.config import ModelConfig
@@ -90,6 +91,12 @@ def shapes_for(template: Template | None, vocab_size: int, mesh: tuple[int, int]
     if vocab_size == template.config.model.vocab_size:
         return interpolate(template.shapes, vocab_size, mesh)
     return family(vocab_size, like=template.config.model, mesh=mesh)
+
+
+def names_published(law: Path | str) -> bool:
+    """Whether `law` is a published law's name, or a word that can only be meant as one. A file counts before a name."""
+    path = Path(law)
+    return not path.exists() and (str(law) in LAWS or (not path.suffix and len(path.parts) == 1))
 
 
 def read_law(law: Path | str) -> tuple[LawReport, Template | None, list[str]]:
