@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from areca.errors import ConfigError
-from areca.footprint.cpus import cpu_name, cpu_watts
+from areca.footprint.cpus import cpu_watts
+from areca.runtime import processor_name
 
 NO_PUE = 1.0  # a laptop or a desk has no datacenter around it
 HIGHEST_PUE = 5.0  # more is a percentage or a slip
@@ -104,7 +105,7 @@ def estimate_run(
     """
     kind = "estimated (TDP)"
     if watts_per_core is None:
-        cpu = cpu_watts(cpu_name())
+        cpu = cpu_watts(processor_name())
         watts_per_core, source, kind = cpu.watts_per_core, cpu.source, cpu.kind
     source = source or "watts a core as given; no sensor was read"
     kwh = energy_kwh(hours=seconds / 3600, chips=cores, watts=watts_per_core, pue=pue)
