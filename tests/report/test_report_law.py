@@ -232,10 +232,17 @@ def test_a_plan_is_drawn_on_the_frontier_with_its_neighbours_and_costs(built):
     summary, html, figures = built
     plan = full_law.plan()
     diamond = named(figures["plot-law"], "predicted, 90% interval")
+    # The table's C is 6 N D, so every mark of the plan on its axis is, and not the plan's exact FLOPs, 1.3% more.
     assert [diamond["x"][0], diamond["y"][0]] == pytest.approx([full_law.TARGET, plan["predicted_loss"]], rel=1e-5)
+    assert figures["plot-law"]["layout"]["xaxis"]["title"]["text"].endswith("FLOPs as 6 N D")
+    carried = named(figures["plot-law"], "best run carried over")
+    assert carried["x"] == pytest.approx([full_law.BASELINE, full_law.TARGET], rel=1e-5)
+    for name in "ND":
+        assert named(figures["plot-optima"], f"planned {name}")["x"] == pytest.approx([full_law.TARGET], rel=1e-5)
+    assert "compute over the largest fitted 15.6 times" in section(html, "plan")
     beside = named(figures["plot-optima"], "neighbours")
     near = plan["neighbours"]
-    assert beside["x"] == [full_law.TARGET] * 2
+    assert beside["x"] == pytest.approx([full_law.TARGET] * 2, rel=1e-5)
     assert beside["y"] == pytest.approx([near["half"]["n_params"], near["double"]["n_params"]], rel=1e-5)
     said = section(html, "plan")
     for figure in (
@@ -278,7 +285,9 @@ def test_files_are_told_apart_and_a_second_law_is_refused(fitted, tmp_path, caps
     assert capsys.readouterr().out == f"a law; open {tmp_path / 'out' / 'report.html'}\n"
 
 
-WHAT_A_PAGE_IS_OF = "give a law, a plan or a design, which `areca fit`, `areca plan` and `areca design` write with --out"
+WHAT_A_PAGE_IS_OF = (
+    "give a law, a plan or a design, which `areca fit`, `areca plan` and `areca design` write with --out"
+)
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ def plan_for_target(
         batch=have.batch,
         probability=probability,
         level=level,
+        given=law,
     )
     found.warnings.extend(have.notes)
     plan = found.sure.plan

@@ -33,7 +33,9 @@ def model_card(
         f"- **Carbon emitted, gross:** {_stated(gross, 'kg CO2e', grid.kg_per_kwh)}",
     ]
     if net is not None:
-        lines.append(f"- **Carbon emitted, net of carbon-free energy bought:** {_stated(net, 'kg CO2e', grid.net_kg_per_kwh)}")
+        lines.append(
+            f"- **Carbon emitted, net of carbon-free energy bought:** {_stated(net, 'kg CO2e', grid.net_kg_per_kwh)}"
+        )
     if embodied is not None:
         about = f"{embodied['kind']}, {embodied['source']}"
         lines.append(f"- **Embodied carbon, not in the above:** {quantity(embodied['value'], 'kg CO2e')}; {about}")

@@ -52,7 +52,7 @@ def footprint_facts(source: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def kind(figure: dict[str, Any] | None) -> str:
-    """How an energy figure came about, such as "estimated (TDP)"; "unknown", with the reason, of one without a value."""
+    """How an energy figure came about, such as "estimated (TDP)"; without a value "unknown", with the reason if any."""
     if not figure:
         return "not recorded"
     said = str(figure.get("kind", "kind not recorded"))
