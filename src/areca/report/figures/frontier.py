@@ -134,7 +134,8 @@ def optima(law: Law, points: Sequence[Point], plan: Figure | None) -> Figure | N
             if beside:
                 small = marker | {"size": 7, "line": {"color": colour, "width": 1.2}}
                 hover = f"half or double the size<br>{name} %{{y:.3s}}<extra></extra>"
-                other = markers(*zip(*beside, strict=True), "neighbours", small, hovertemplate=hover)
+                x, y = zip(*beside, strict=True)
+                other = markers(x, y, "neighbours", small, hovertemplate=hover)
                 data.append(other | {"showlegend": False})
     drawn = [y for trace in data for y in trace["y"] if y and y > 0]
     if not drawn:

@@ -87,7 +87,7 @@ def _counted(plan: dict[str, Any], runs: Sequence[tuple[str, dict[str, Any]]], n
         return n
     both = [(positive(r, "n_params") or 1.0, positive(r, "n_params_total")) for _, r in runs]
     known = [(np.log(size), np.log(total / size)) for size, total in both if total]
-    return n * np.exp(np.interp(np.log(n), *zip(*known, strict=True))) if known else n
+    return n * np.exp(np.interp(np.log(n), [x for x, _ in known], [y for _, y in known])) if known else n
 
 
 def design(points: Sequence[Point], found: dict[str, Any]) -> Figure | None:
