@@ -4,6 +4,9 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
+
+from areca import runtime
 
 PROGRAM = """
 import sys
@@ -45,3 +48,18 @@ def test_a_cache_of_the_users_choice_is_kept_apart_too_and_a_parents_is_not_nest
     of_child = _compiled(2, tmp_path, JAX_COMPILATION_CACHE_DIR=of_one)[0]
     assert os.path.dirname(of_child) == str(tmp_path / "mine")
     assert of_child != of_one
+
+
+def test_a_field_of_cpuinfo_is_the_first_cores(tmp_path):
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor\t: 0\nmodel name\t: A: one\ncpu cores\t: 8\n\nprocessor\t: 1\nmodel name\t: B\n")
+    assert runtime.cpuinfo("model name", info) == "A: one"
+    assert runtime.cpuinfo("cpu cores", info) == "8"
+    assert runtime.cpuinfo("flags", info) is None
+    assert runtime.cpuinfo("model name", tmp_path / "absent") is None
+
+
+def test_one_module_reads_cpuinfo():
+    source = Path(runtime.__file__).parent
+    readers = [str(p.relative_to(source)) for p in source.rglob("*.py") if "/proc/cpuinfo" in p.read_text("utf-8")]
+    assert readers == ["runtime.py"]

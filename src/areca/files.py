@@ -20,6 +20,19 @@ from areca.errors import BusyError, ConfigError, DataError
 
 LOCK = ".lock"
 
+# The JSON files of the verbs: kind -> (what it is, sets of keys of which one is there whole). The first that fits.
+KINDS: dict[str, tuple[str, tuple[set[str], ...]]] = {
+    "report": ("the summary of a page (`areca report`)", ({"kind", "areca"},)),
+    "law": ("a law (`areca fit`)", ({"parametric"}, {"forms"}, {"isoflop"})),
+    "design": ("a design of further runs (`areca design`)", ({"proposed"},)),
+    "plan": ("a plan (`areca plan`)", ({"best"}, {"sure"}, {"predicted_loss"})),
+    "run": ("the record of a run (run.json)", ({"config", "fingerprint"},)),
+    "result": ("the result of a run (`areca train`)", ({"n_params", "loss"}, {"flops_exact", "loss"})),
+    "quickstart": ("the record of a quickstart", ({"stages"},)),
+    "ladder": ("the list of a ladder's runs (`areca ladder`)", ({"runs"},)),
+    "store": ("the description of a token store (`areca corpus`)", ({"vocab_size", "fingerprint"},)),
+}
+
 
 def write_atomic(path: Path | str, content: bytes | str) -> None:
     """Writes `content` under `path` so that a reader sees the old file or the new one, also after a power cut.
@@ -141,6 +154,24 @@ def read_json(path: Path | str) -> Any:
         raise DataError(f"{path} is not text in UTF-8, so it is not JSON; restore it or remove it.") from None
     except (json.JSONDecodeError, RecursionError) as error:
         raise DataError(f"{path} is not valid JSON ({error}); restore it or remove it.") from None
+
+
+def json_kind(value: Any) -> str | None:
+    """Which of `KINDS` a JSON value is, by its keys; None for anything else."""
+    if not isinstance(value, dict):
+        return None
+    return next((kind for kind, (_, sets) in KINDS.items() if any(keys <= value.keys() for keys in sets)), None)
+
+
+def json_words(value: Any) -> str:
+    """What a JSON value is, for a sentence to someone who took its file for another: "a law (`areca fit`)"."""
+    if kind := json_kind(value):
+        return KINDS[kind][0]
+    if isinstance(value, dict):
+        keys = f" with {', '.join(list(value)[:4])}{', ...' if len(value) > 4 else ''}"
+        return f"a JSON object{keys}" if value else "an empty JSON object"
+    names = {list: "a JSON list", str: "a JSON text", bool: "a JSON true or false", type(None): "a JSON null"}
+    return names.get(type(value), "a JSON number")
 
 
 def read_table(path: str | Path) -> Any:

@@ -16,6 +16,8 @@ from typing import Any
 
 from areca.errors import ConfigError
 
+CPUINFO = Path("/proc/cpuinfo")
+
 _prepared: int | None = None
 
 
@@ -99,13 +101,19 @@ def topology(threads: int) -> dict[str, Any]:
 
 def processor_name() -> str:
     """The CPU as the system names it."""
+    return cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def cpuinfo(field: str, path: Path = CPUINFO) -> str | None:
+    """What the system says of its first core, such as "model name" or "cpu cores"; None where it does not say."""
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == field:
+                return value.strip()
     except OSError:
         pass
-    return platform.processor() or platform.machine()
+    return None
 
 
 def backend() -> str:

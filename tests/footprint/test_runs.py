@@ -8,6 +8,7 @@ import pytest
 from areca.cli.main import main
 from areca.errors import DataError
 from areca.files import read_json, write_json
+from areca.footprint.cases import published_names
 from areca.footprint.planned import embodied, footprint_of, in_words, per_1000_tokens
 from areca.footprint.regions import grid_of
 from areca.footprint.runs import runs_under, total
@@ -238,23 +239,87 @@ def test_what_cannot_be_answered_is_one_sentence(capsys, tmp_path, monkeypatch, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_files_that_hold_no_footprint_are_said(tmp_path, capsys):
-    (tmp_path / "plan.json").write_text('{"cost": null}')
-    (tmp_path / "other.json").write_text("[1]")
-    (tmp_path / "empty.json").write_text("{}")
+RUN = '{"n_params": 1, "flops_exact": 6e15, "loss": 2.0}'
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ('{"best": {"flops_exact": 6e15}, "cost": null}', "a plan that names no chip"),
+        ('{"best": {"flops_exact": 6e15}, "cost": null}', "plan again with --chip, such as --chip h100"),
+        ('{"best": {"flops_exact": 6e15}}', "plan again with --chip, such as --chip h100"),
+        (
+            '{"target_loss": 2.5, "sure": {"best": {"flops_exact": 6e15}, "cost": null}}',
+            "plan the same run with --flops 6e+15 and --chip",
+        ),
+        ('{"parametric": {}, "isoflop": null}', "is a law (`areca fit`) and holds no energy"),
+        ('{"parametric": null, "forms": []}', "is a law (`areca fit`) and holds no energy"),
+        ('{"proposed": {}, "predicted_loss": 2.0}', "is a design of further runs (`areca design`) and holds no energy"),
+        ('{"config": {}, "fingerprint": "x"}', "is the record of a run (run.json) and holds no energy"),
+        (RUN, "is the result of a run (`areca train`) and holds no energy"),
+        ("{}", "is an empty JSON object and holds no energy"),
+        ('{"a": 1, "b": 2}', "is a JSON object with a, b and holds no energy"),
+        ("[1]", "is a JSON list and holds no energy"),
+        ("null", "is a JSON null and holds no energy"),
+    ],
+)
+def test_a_file_that_holds_no_footprint_is_named_with_what_it_is_and_what_is_needed(tmp_path, capsys, content, says):
+    path = tmp_path / "file.json"
+    path.write_text(content)
+    assert main(["footprint", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.startswith(f"areca footprint: {path} is ")
+    assert "--chip" in said
+    assert said.count("\n") == 1
+
+
+def test_places_that_hold_no_footprint_are_said(tmp_path, capsys):
     (tmp_path / "text.txt").write_text("")
     (tmp_path / "dir").mkdir()
-    for name, says in (
-        ("plan.json", "has no cost"),
-        ("other.json", "holds a JSON list"),
-        ("empty.json", "holds no energy_kwh"),
-        ("text.txt", "is none; name a run"),
-        ("dir", "holds no run"),
-    ):
+    for name, says in (("text.txt", "is none; name a run"), ("dir", "holds no run")):
         assert main(["footprint", str(tmp_path / name)]) == 2
         assert says in capsys.readouterr().err
     with pytest.raises(DataError, match="does not exist"):
         runs_under(tmp_path / "gone")
+
+
+def test_the_card_says_how_hours_and_chip_hours_go_together(tmp_path, capsys):
+    """PaLM's are printed as 6144 chips for 1200 hours and 3072 chips for 336 hours, 8,404,992 chip-hours."""
+
+    def hours(target):
+        assert main(["footprint", str(target), "--card"]) == 0
+        return next(line for line in capsys.readouterr().out.splitlines() if "Hours used" in line)
+
+    assert hours("published:palm-540b").endswith(
+        " 1,536 h of wall clock: 6,144 chips for 1,200 h and 3,072 chips for 336 h; 8,404,992 chip-hours in all"
+    )
+    assert hours("published:t5-11b").endswith(" 480 h of wall clock on 512 chips (245,760 chip-hours)")
+    plan = {"best": {"flops_exact": 1e18}, "cost": {"chip": "h100", "chips": 8, "hours": 2.5, "chip_hours": 20.0}}
+    plan["cost"] |= footprint_of(9000, 8, "h100")
+    del plan["cost"]["energy_kwh"]["seconds"]  # a plan's has none
+    write_json(tmp_path / "plan.json", plan)
+    assert hours(tmp_path / "plan.json").endswith(" 2.5 h of wall clock on 8 chips (20 chip-hours)")
+    plan["cost"] |= {"chips": None, "hours": None}
+    write_json(tmp_path / "plan.json", {"target_loss": 2.5, "sure": plan})
+    assert hours(tmp_path / "plan.json").endswith(" 20 chip-hours; how many chips share them is not said")
+    for name in "ab":
+        _finished(tmp_path / "study" / name, 1.0)
+    assert "added up over the runs" in hours(tmp_path / "study")
+
+
+@pytest.mark.parametrize("target", [f"published:{name}" for name in published_names()])
+def test_what_is_not_known_has_no_tag_of_how_it_is_known(target, capsys):
+    for options in ([], ["--card"], ["--json"]):
+        assert main(["footprint", target, *options]) == 0
+        said = capsys.readouterr().out
+        if options == ["--json"]:
+            figures = json.loads(said)["footprint"].values()
+            assert all(f["kind"].startswith("unknown") == (f["value"] is None) for f in figures)
+        else:
+            lines = [line for line in said.splitlines() if "not known" in line]
+            assert not any(kind in line for line in lines for kind in ("measured", "estimated", "assumed"))
+            assert len(lines) == (target == "published:palm-540b")
 
 
 def test_runs_in_several_places_have_a_sum_and_no_levers_in_common(tmp_path, capsys):

@@ -33,8 +33,8 @@ def fitted(tmp_path_factory) -> Path:
     for name, value in (
         ("plain.json", law),
         ("law.json", full_law.with_checks(law)),
-        ("plan.json", full_law.plan()),
-        ("design.json", full_law.design()),
+        ("plan.json", full_law.plan(law)),
+        ("design.json", full_law.design(law)),
     ):
         (root / name).write_text(json.dumps(value))
     return root

@@ -10,7 +10,9 @@ from synthetic_quickstart import best_size, loss
 BUDGETS = (1e13, 4e13, 1.6e14, 6.4e14)
 FACTORS = (0.25, 0.5, 0.8, 1.25, 2.0, 4.0)
 NOISE = 0.002
-TARGET = 1e16  # FLOPs that choices are compared at
+TARGET = 1e16  # FLOPs that choices are compared at, 6 N D
+EXTRA = 1.013  # exact FLOPs over 6 N D
+BASELINE = 1.6e14  # FLOPs of the best run
 OUTLIER = "runs.csv line 9"  # +3%
 
 
@@ -110,13 +112,22 @@ def other_forms() -> list[dict[str, Any]]:
     return [common | score, common | form | {"at_bound": ["b"]}]
 
 
-def plan() -> dict[str, Any]:
-    """plan.json of a run at TARGET, with its neighbours and costs, as `areca plan` writes it."""
+def identity(law: dict[str, Any] | None) -> dict[str, Any]:
+    """How plan.json and design.json say which law they are of; nothing where none is given, as in old files."""
+    if law is None:
+        return {}
+    said = {"name": "fit", "given": "law.json", "source": "huber fit to 24 runs", "n_counts": "non-embedding"}
+    return {"law": said | {"fingerprint": law["fingerprint"]}}
+
+
+def plan(law: dict[str, Any] | None = None) -> dict[str, Any]:
+    """plan.json of a run at TARGET, with its neighbours and costs, as `areca plan` writes it. Exact FLOPs are EXTRA
+    over 6 N D."""
 
     def run(n: float) -> dict[str, Any]:
         d = TARGET / 6 / n
         found = {"n_params": int(n), "n_params_total": int(1.1 * n), "n_tokens": int(d), "steps": 4000}
-        found |= {"flops_exact": TARGET, "flops_6nd": TARGET, "tokens_per_param": d / n}
+        found |= {"flops_exact": EXTRA * TARGET, "flops_6nd": 6 * int(n) * int(d), "tokens_per_param": d / n}
         return found | {"predicted_loss": float(loss(n, d)), "shape": {"n_layers": 12, "d_model": 1024}}
 
     n = best_size(TARGET * 8.5 / 6)
@@ -125,18 +136,22 @@ def plan() -> dict[str, Any]:
     energy = {"value": 3.2, "unit": "kWh", "kind": "estimated (TDP)", "watts": 700.0, "pue": 1.1, "source": "TDP"}
     carbon = {"value": 1.37, "unit": "kg CO2e", "kind": "estimated (TDP), grid assumed", "grid": {"kg_per_kwh": 0.429}}
     cost = {"chip": "h200", "chips": 8, "mfu": 0.4, "hours": 0.07, "chip_hours": 0.56, "usd": 2.1}
-    value = {"budget_flops": TARGET, "best": best, "predicted_loss": at, "interval": [0.985 * at, 1.015 * at]}
+    value = {"budget_flops": EXTRA * TARGET, "best": best, "predicted_loss": at, "interval": [0.985 * at, 1.015 * at]}
     value |= {
         "level": 0.9,
         "half_width_relative": 0.015,
         "neighbours": {"half": run(n / 2), "double": run(2 * n)},
     }
-    value |= {"flat_range": [int(0.8 * n), int(1.3 * n)], "baseline": {"loss": 1.1 * at, "label": "x", "rule": "best"}}
-    value |= {"extrapolation": {"n_params": 1.0, "n_tokens": 1.0, "flops": TARGET / BUDGETS[-1]}, "context": 2048}
+    value |= {
+        "flat_range": [int(0.8 * n), int(1.3 * n)],
+        "baseline": {"loss": 1.1 * at, "flops": BASELINE, "label": "x", "rule": "best"},
+    }
+    beyond = {"n_params": 1.0, "n_tokens": 1.0, "flops": EXTRA * TARGET / BUDGETS[-1]}
+    value |= {"extrapolation": beyond, "context": 2048} | identity(law)
     return value | {"batch": 256, "cost": cost | {"energy_kwh": energy, "carbon_kg": carbon}, "warnings": ["far."]}
 
 
-def design() -> dict[str, Any]:
+def design(law: dict[str, Any] | None = None) -> dict[str, Any]:
     """design.json of three runs to add before the plan."""
     sizes = [best_size(3e15 * 8.5 / 6) * f for f in (0.4, 1.0, 2.5)]
     runs = [
@@ -145,8 +160,8 @@ def design() -> dict[str, Any]:
         for n in sizes
     ]  # fmt: skip
     added = {"runs": runs, "flops": 9e15, "half_width_relative": 0.011, "narrowing_per_flop": 1e-22}
-    target = plan()["best"]
+    target = plan(law)["best"]
     value = {"definition": "x", "n_params": target["n_params"], "n_tokens": target["n_tokens"], "flops": TARGET}
     value |= {"predicted_loss": 2.3, "interval": [2.25, 2.35], "level": 0.9, "half_width_relative": 0.02}
     value |= {"noise_half_width": 0.005, "allowance": 1e16, "proposed": added, "next_rung": added | {"runs": runs[:1]}}
-    return value | {"at_the_rungs_cost": None, "context": 2048, "warnings": []}
+    return value | {"at_the_rungs_cost": None, "context": 2048, "warnings": []} | identity(law)

@@ -11,6 +11,7 @@ FLOPS_PER_ND = 8.5  # exact FLOPs over N D: more than 6 where attention and logi
 BUDGETS = (1e12, 3e12, 1e13)
 FACTORS = (0.3, 0.55, 1.0, 1.8, 3.2)
 NOISE = 0.003
+FINGERPRINT = "00ff00ff00ff00ff"
 
 
 def loss(n: Any, d: Any) -> Any:
@@ -158,6 +159,7 @@ def _law(runs: list[dict[str, Any]], rng: np.random.Generator) -> dict[str, Any]
     compute["c_c_flops"] = float(np.exp(-intercept / slope))
     isoflop = {"valleys": valleys, "n_exponent": 0.53, "n_exponent_interval": [0.47, 0.6], "d_exponent": 0.47}
     law = {"parametric": parametric, "isoflop": isoflop | {"d_exponent_interval": [0.4, 0.53]}, "objective": "huber"}
+    law |= {"fingerprint": FINGERPRINT, "columns": {"flops": "flops_exact (exact training FLOPs)"}}
     return law | {"compute": compute, "delta": 1e-3, "observations": [], "notes": []}
 
 
@@ -178,6 +180,7 @@ def _plan(runs: list[dict[str, Any]]) -> dict[str, Any]:
         "interval_90": [predicted * 0.985, predicted * 1.015],
         "half_width_relative": 0.015,
     }
+    plan["law"] = {"name": "fit", "given": "law.json", "source": "huber fit to 15 runs", "fingerprint": FINGERPRINT}
     return plan | {"naive_baseline_loss": min(r["loss"] for r in runs), "best_rung": "c1e+13", "warnings": []}
 
 

@@ -52,6 +52,9 @@ def test_a_sum_that_leaves_runs_out_says_how_many(tmp_path):
     _, html = _page(tmp_path, MEASURED, None, unknown)
     assert "2 runs recorded no energy and are not in the sum; `areca footprint` counts such runs." in html
     assert _rows(html)[2][2:4] == ["not known", "unknown"]
+    older = {"energy_kwh": {"value": None, "kind": "measured"}, "carbon_kg": {"value": None, "kind": "measured"}}
+    _, html = _page(tmp_path, MEASURED, older)
+    assert _rows(html)[1][2:6] == ["not known", "unknown"] * 2
 
 
 def test_net_carbon_is_summed_only_where_every_run_has_it(tmp_path):

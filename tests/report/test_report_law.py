@@ -232,10 +232,17 @@ def test_a_plan_is_drawn_on_the_frontier_with_its_neighbours_and_costs(built):
     summary, html, figures = built
     plan = full_law.plan()
     diamond = named(figures["plot-law"], "predicted, 90% interval")
+    # The table's C is 6 N D, so every mark of the plan on its axis is, and not the plan's exact FLOPs, 1.3% more.
     assert [diamond["x"][0], diamond["y"][0]] == pytest.approx([full_law.TARGET, plan["predicted_loss"]], rel=1e-5)
+    assert figures["plot-law"]["layout"]["xaxis"]["title"]["text"].endswith("FLOPs as 6 N D")
+    carried = named(figures["plot-law"], "best run carried over")
+    assert carried["x"] == pytest.approx([full_law.BASELINE, full_law.TARGET], rel=1e-5)
+    for name in "ND":
+        assert named(figures["plot-optima"], f"planned {name}")["x"] == pytest.approx([full_law.TARGET], rel=1e-5)
+    assert "compute over the largest fitted 15.6 times" in section(html, "plan")
     beside = named(figures["plot-optima"], "neighbours")
     near = plan["neighbours"]
-    assert beside["x"] == [full_law.TARGET] * 2
+    assert beside["x"] == pytest.approx([full_law.TARGET] * 2, rel=1e-5)
     assert beside["y"] == pytest.approx([near["half"]["n_params"], near["double"]["n_params"]], rel=1e-5)
     said = section(html, "plan")
     for figure in (
@@ -274,14 +281,40 @@ def test_runs_named_beside_a_law_are_held_against_it(fitted, tmp_path):
 def test_files_are_told_apart_and_a_second_law_is_refused(fitted, tmp_path, capsys):
     with pytest.raises(DataError, match="a second law"):
         build_report([fitted / "law.json", fitted / "plain.json"], tmp_path / "out")
-    (tmp_path / "other.json").write_text('{"a": 1}')
-    assert main(["report", str(tmp_path / "other.json")]) == 2
-    assert capsys.readouterr().err == (
-        f"areca report: {tmp_path / 'other.json'} is no law, plan or design; give what `areca fit`, `areca plan` or "
-        "`areca design` wrote with --out.\n"
-    )
     assert main(["report", str(fitted / "law.json"), "--out", str(tmp_path / "out")]) == 0
     assert capsys.readouterr().out == f"a law; open {tmp_path / 'out' / 'report.html'}\n"
+
+
+WHAT_A_PAGE_IS_OF = (
+    "give a law, a plan or a design, which `areca fit`, `areca plan` and `areca design` write with --out"
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "says", "needed"),
+    [
+        ('{"n_params": 1, "flops_exact": 1, "loss": 2.0}', "the result of a run", "name the directory of the run, {0}"),
+        ('{"config": {}, "fingerprint": "x"}', "the record of a run", "name the directory of the run, {0}"),
+        ('{"stages": []}', "the record of a quickstart", "name its directory, {0}"),
+        ('{"budgets_flops": [], "runs": []}', "the list of a ladder's runs", "name its directory, {0}"),
+        ('{"kind": "quickstart", "areca": "1", "predicted_loss": 2}', "the summary of a page", "or a law.json"),
+        ("{}", "an empty JSON object", WHAT_A_PAGE_IS_OF),
+        ('{"a": 1}', "a JSON object with a", WHAT_A_PAGE_IS_OF),
+        ("[1, 2]", "a JSON list", WHAT_A_PAGE_IS_OF),
+        ('"text"', "a JSON text", WHAT_A_PAGE_IS_OF),
+        ("3", "a JSON number", WHAT_A_PAGE_IS_OF),
+        ("null", "a JSON null", WHAT_A_PAGE_IS_OF),
+    ],
+)
+def test_a_file_that_no_page_is_made_of_is_named_with_what_it_is(tmp_path, capsys, content, says, needed):
+    path = tmp_path / "other.json"
+    path.write_text(content)
+    assert main(["report", str(path), "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"areca report: {path} is {says}")
+    assert needed.format(tmp_path) in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
 
 
 def test_chinchillas_points_make_a_whole_page(shared_data, tmp_path):

@@ -90,17 +90,24 @@ def _print(found: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from areca.footprint.card import quantity
+    from areca.footprint.card import how, quantity
 
     console = Console(highlight=False, soft_wrap=True)
     energy = found["footprint"]["energy_kwh"]
     several = found.get("places") == "several"
     where = "in several places" if several else f"PUE {found['run']['pue']:g}"
-    console.print(f"[bold]{quantity(energy['value'], 'kWh')}[/bold], {energy['kind']}; {where}")
+    if energy["value"] is None:
+        console.print(f"energy: [bold]not known[/bold]{_why(energy)}; {where}")
+    else:
+        console.print(f"[bold]{quantity(energy['value'], 'kWh')}[/bold], {how(energy)}; {where}")
     for name, basis in (("carbon_kg", "gross"), ("carbon_net_kg", "net")):
-        if name in found["footprint"]:
-            carbon = found["footprint"][name]
-            console.print(f"[bold]{quantity(carbon['value'], 'kg CO2e')}[/bold] {basis}, {carbon['kind']}")
+        carbon = found["footprint"].get(name)
+        if carbon is None:
+            continue
+        if carbon["value"] is None:
+            console.print(f"{basis} carbon: [bold]not known[/bold]{_why(carbon)}")
+        else:
+            console.print(f"[bold]{quantity(carbon['value'], 'kg CO2e')}[/bold] {basis}, {how(carbon)}")
     if not several:
         grid = found["run"]["grid"]
         console.print(f"grid: {grid['source']}{', ' + grid['year'] if 'year' in grid else ''}")
@@ -124,6 +131,12 @@ def _print(found: dict[str, Any]) -> None:
         _print_levers(console, found["what_if"])
     if "when" in found:
         _print_windows(console, found["when"])
+
+
+def _why(figure: dict[str, Any]) -> str:
+    from areca.footprint.card import how
+
+    return f" ({how(figure)})" if how(figure) else ""
 
 
 def _print_levers(console: Any, found: dict[str, Any]) -> None:

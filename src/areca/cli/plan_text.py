@@ -127,10 +127,7 @@ def _recipe(console: Any, r: dict[str, Any]) -> None:
 
 
 def _cost(cost: dict[str, Any]) -> list[str]:
-    energy, carbon = cost["energy_kwh"], cost["carbon_kg"]
-    used = energy["kind"] if energy["value"] is None else (
-        f"{_amount(energy['value'])} kWh, {energy['kind']}; {_amount(carbon['value'])} kg CO2e, {carbon['kind']}"
-    )  # fmt: skip
+    used, energy, carbon = used_words(cost), cost["energy_kwh"], cost["carbon_kg"]
     if "chip" not in cost:
         minutes, speed = cost["seconds"] / 60, cost["flops_per_second"]
         return [f"about {minutes:.3g} minutes at the {speed:.3g} FLOP/s of {cost['of']}, {used}"]
@@ -143,8 +140,18 @@ def _cost(cost: dict[str, Any]) -> list[str]:
     ]
     if "source" in energy:
         grid = carbon["grid"]
-        lines.append(f"  {energy['source']}; {grid['kg_per_kwh']:g} kg a kWh, {grid['source']}")
+        intensity = "" if grid["kg_per_kwh"] is None else f"{grid['kg_per_kwh']:g} kg a kWh, "
+        lines.append(f"  {energy['source']}; {intensity}{grid['source']}")
     return lines
+
+
+def used_words(cost: dict[str, Any]) -> str:
+    """Energy and gross carbon of a plan's cost, each with its kind; what is not known has its kind alone."""
+    energy, carbon = cost["energy_kwh"], cost["carbon_kg"]
+    if energy["value"] is None:
+        return energy["kind"]
+    emitted = "carbon" if carbon["value"] is None else f"{_amount(carbon['value'])} kg CO2e,"
+    return f"{_amount(energy['value'])} kWh, {energy['kind']}; {emitted} {carbon['kind']}"
 
 
 def _memory(m: dict[str, Any]) -> str:

@@ -32,7 +32,7 @@ def report(paths: list[Path], /, *, out: Path = Path("report"), figures: bool = 
 
 
 def _say(summary: dict[str, Any], out: Path) -> None:
-    for sentence in summary["missing"]:
+    for sentence in [*summary["missing"], *summary["notes"]]:
         print(sentence)
     predicted, achieved = summary.get("predicted_loss"), summary.get("achieved_loss")
     if predicted is not None and achieved is not None:

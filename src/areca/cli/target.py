@@ -56,6 +56,7 @@ def plan_for_target(
         batch=have.batch,
         probability=probability,
         level=level,
+        given=law,
     )
     found.warnings.extend(have.notes)
     plan = found.sure.plan
@@ -78,6 +79,7 @@ def _print(found: "TargetPlan") -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from areca.cli.plan_text import used_words
     from areca.cli.units import short
 
     console = Console(highlight=False)
@@ -115,10 +117,9 @@ def _print(found: "TargetPlan") -> None:
             soft_wrap=True,
         )
     if cost := plan.cost:
-        energy, carbon = cost["energy_kwh"], cost["carbon_kg"]
         console.print(
             f"about {cost['seconds'] / 3600:.3g} hours at the {cost['flops_per_second']:.3g} FLOP/s of {cost['of']}, "
-            f"{energy['value']:.3g} kWh, {energy['kind']}; {carbon['value']:.3g} kg CO2e, {carbon['kind']}",
+            f"{used_words(cost)}",
             soft_wrap=True,
         )
     for warning in found.warnings:

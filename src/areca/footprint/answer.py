@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from areca.errors import ConfigError, DataError
-from areca.files import read_json
+from areca.files import json_kind, read_json
 from areca.footprint import cases, levers, planned, runs, when
 from areca.footprint.card import model_card
 from areca.footprint.cases import Case
@@ -82,9 +82,9 @@ def _look(target: str, grid: GridIntensity | None, pue: float | None) -> tuple[C
         known = "a run or a directory of runs, a result.json, a plan.json, or published:NAME"
         raise DataError(f"{target} {'is none' if path.exists() else 'does not exist'}; name {known}.")
     value = read_json(path)
-    if isinstance(value, dict) and "cost" in value:
-        case = _moved(cases.of_plan(path), grid, pue)
-        return case, runs.relocate(value["cost"], case.grid, case.pue), {"of": "plan"}
+    if json_kind(value) == "plan":
+        case = _moved(cases.of_plan(value, path), grid, pue)
+        return case, runs.relocate(cases.plan_in(value)["cost"], case.grid, case.pue), {"of": "plan"}
     if path.name == "result.json" and (path.parent / "run.json").exists():
         return _look(str(path.parent), grid, pue)
     value = runs.result_footprint(path)
@@ -116,6 +116,7 @@ def _facts(case: Case) -> dict[str, Any]:
         "hours": case.hours,
         "chips": case.chips,
         "chip_hours": case.chip_hours,
+        **({"parts": [{"hours": h, "chips": n} for h, n in case.parts]} if case.parts else {}),
         "chip": case.chip,
         "watts_per_chip": case.watts_per_chip,
         "flops": case.flops,

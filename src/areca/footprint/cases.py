@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from areca.errors import ConfigError, DataError, closest
-from areca.files import read_json
 from areca.footprint.energy import DEFAULT_GRID, NO_PUE, GridIntensity, energy_kwh, tagged
 from areca.footprint.regions import grid_of
 
@@ -35,6 +34,7 @@ class Case:
     flops: float | None = None
     mfu: float | None = None
     training_share: float = 1.0  # of the time: the rest went to compiling, evaluating, loading
+    parts: tuple[tuple[float, float], ...] = ()  # (hours, chips), where the number of chips changed
 
     def footprint(self) -> dict[str, Any]:
         """Energy and carbon, tagged."""
@@ -70,6 +70,7 @@ def _table(
         chip_hours=sum(h * n for h, n in parts),
         chip=chip,
         flops=flops,
+        parts=tuple(parts) if len(parts) > 1 else (),
     )
 
 
@@ -124,21 +125,31 @@ def grid_in(found: Mapping[str, Any]) -> GridIntensity:
     return GridIntensity(**grid) if isinstance(grid, dict) else DEFAULT_GRID
 
 
-def of_plan(path: Path) -> Case:
-    """A case from plan.json; DataError where the plan has no cost."""
-    plan = read_json(path)
-    cost = plan.get("cost") if isinstance(plan, dict) else None
+def plan_in(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The plan of plan.json; one for a target loss holds it under `sure`."""
+    return value["sure"] if isinstance(value.get("sure"), dict) else value
+
+
+def of_plan(value: Mapping[str, Any], path: Path | str) -> Case:
+    """A case from plan.json's content; DataError where the plan has no cost, with the way to one that has."""
+    plan = plan_in(value)
+    cost, best = plan.get("cost"), plan.get("best") or {}
     if not isinstance(cost, dict) or not isinstance(cost.get("energy_kwh"), dict):
+        flops = best.get("flops_exact")
+        again = f"plan the same run with --flops {flops:.4g} and --chip" if plan is not value and flops else ""
+        again = again or "plan again with --chip"
         raise DataError(
-            f"{path} has no cost, as a plan has whose law came from a table; plan from run directories, or start from "
-            f"{PREFIX}NAME."
+            f"{path} is a plan that names no chip and whose law's runs recorded no energy, so it has no hours, energy "
+            f"or carbon; {again}, such as --chip h100."
         )
-    best = plan.get("best") or {}
-    hours = cost["seconds"] / 3600 if cost.get("seconds") else None
-    chips = cost.get("chips") or 1
-    chip_hours = None if hours is None else hours * chips
+    chips, hours, chip_hours = cost.get("chips"), cost.get("hours"), cost.get("chip_hours")
+    if hours is None and cost.get("seconds"):
+        hours = cost["seconds"] / 3600
+    if chip_hours is None and hours is not None:
+        chips = chips or 1
+        chip_hours = hours * chips
     known = {"hours": hours, "chips": chips, "chip_hours": chip_hours, "chip": str(cost.get("chip") or "")}
-    return of_footprint(str(path), cost, flops=best.get("flops_exact"), **known)
+    return of_footprint(str(path), cost, flops=best.get("flops_exact"), mfu=cost.get("mfu"), **known)
 
 
-__all__ = ["PREFIX", "Case", "of_footprint", "of_plan", "published", "published_names"]
+__all__ = ["PREFIX", "Case", "of_footprint", "of_plan", "plan_in", "published", "published_names"]

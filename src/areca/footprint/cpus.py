@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from areca.footprint import maintained
+from areca.runtime import CPUINFO, cpuinfo
 
 # Part as it appears in the system's name for the CPU -> (TDP in watts, cores). Makers' data sheets.
 TDP: dict[str, tuple[int, int]] = {
@@ -25,7 +26,6 @@ TDP: dict[str, tuple[int, int]] = {
     "i7-1165G7": (28, 4),
 }
 ASSUMED_WATTS_PER_CORE = 10.0  # the upper end of the table: the board and memory are not in a TDP
-CPUINFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class CpuWatts:
     kind: str
 
 
-def cpu_watts(name: str, cpuinfo: Path = CPUINFO) -> CpuWatts:
+def cpu_watts(name: str, path: Path = CPUINFO) -> CpuWatts:
     """Watts a core of a CPU by its name; an assumption, said to be one, if it is not known."""
     for part, (watts, cores) in TDP.items():
         if re.search(rf"{re.escape(part)}(?![0-9A-Za-z])", name):  # Gold 6248, not 6248R
@@ -45,7 +45,7 @@ def cpu_watts(name: str, cpuinfo: Path = CPUINFO) -> CpuWatts:
                 watts / cores, f"TDP of {part}, {watts} W for {cores} cores; no sensor was read", "estimated (TDP)"
             )
     found = maintained.cpu_tdp(plain(name))
-    cores = _cores(cpuinfo, name) if found else None
+    cores = _cores(path, name) if found else None
     if found and cores:
         return CpuWatts(
             found / cores,
@@ -68,28 +68,9 @@ def plain(name: str) -> str:
     return " ".join(name.split()).lower()
 
 
-def cpu_name(cpuinfo: Path = CPUINFO) -> str:
-    """This machine's CPU by name, or "" where the system does not say."""
-    if (name := _field(cpuinfo, "model name")) is not None:
-        return name
-    import platform
-
-    return platform.processor()
-
-
-def _cores(cpuinfo: Path, name: str) -> int | None:
+def _cores(path: Path, name: str) -> int | None:
     """Cores of one package of this machine, if it is that CPU and no virtual machine."""
-    if _field(cpuinfo, "model name") != name or "hypervisor" in (_field(cpuinfo, "flags") or "hypervisor").split():
+    if cpuinfo("model name", path) != name or "hypervisor" in (cpuinfo("flags", path) or "hypervisor").split():
         return None
-    cores = _field(cpuinfo, "cpu cores") or ""
+    cores = cpuinfo("cpu cores", path) or ""
     return int(cores) if cores.isdigit() and int(cores) > 0 else None
-
-
-def _field(cpuinfo: Path, name: str) -> str | None:
-    try:
-        for line in cpuinfo.read_text().splitlines():
-            if line.partition(":")[0].strip() == name:
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return None

@@ -12,12 +12,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from areca.errors import ConfigError
-from areca.footprint.cpus import cpu_name, cpu_watts
+from areca.footprint.cpus import cpu_watts
+from areca.runtime import processor_name
 
 NO_PUE = 1.0  # a laptop or a desk has no datacenter around it
 HIGHEST_PUE = 5.0  # more is a percentage or a slip
 HIGHEST_KG_PER_KWH = 2.0  # no country's or region's grid reaches it; more is g/kWh or kg/MWh
 KINDS = ("measured", "estimated", "assumed")  # from the most certain to the least; a kind begins with one of them
+UNKNOWN = "unknown"  # or with this, where there is no value
 
 
 def check_intensity(kg_per_kwh: float, name: str) -> float:
@@ -104,7 +106,7 @@ def estimate_run(
     """
     kind = "estimated (TDP)"
     if watts_per_core is None:
-        cpu = cpu_watts(cpu_name())
+        cpu = cpu_watts(processor_name())
         watts_per_core, source, kind = cpu.watts_per_core, cpu.source, cpu.kind
     source = source or "watts a core as given; no sensor was read"
     kwh = energy_kwh(hours=seconds / 3600, chips=cores, watts=watts_per_core, pue=pue)
@@ -123,20 +125,24 @@ def tagged(
 ) -> dict[str, Any]:
     """Energy and carbon as result.json holds them, each with its kind and where it is from.
 
-    `kwh` includes PUE; None stays None ("unknown"), never 0. `more` goes into the energy's entry. `carbon_net_kg` is
-    there where the place's net intensity is known.
+    `kwh` includes PUE; None stays None, never 0, and its kind is "unknown" with the reason, whatever `kind` says of the
+    other figures. `more` goes into the energy's entry. `carbon_net_kg` is there where the place's net intensity is
+    known.
     """
+    if kwh is None and not kind.startswith(UNKNOWN):
+        kind = UNKNOWN
     energy = {"value": kwh, "unit": "kWh", "kind": kind, "watts": watts, "pue": pue, "source": source, **more}
     found: dict[str, Any] = {"energy_kwh": energy}
     for name, intensity in (("carbon_kg", grid.kg_per_kwh), ("carbon_net_kg", grid.net_kg_per_kwh)):
         if name == "carbon_net_kg" and intensity is None:
             continue
-        found[name] = {
-            "value": None if kwh is None or intensity is None else carbon_kg(kwh, intensity),
-            "unit": "kg CO2e",
-            "kind": f"{kind}, grid {grid.kind}" if kind != grid.kind else kind,
-            "grid": grid.to_dict(),
-        }
+        if kwh is None:
+            value, how = None, kind
+        elif intensity is None:
+            value, how = None, f"{UNKNOWN}: no gross intensity is published for {grid.region or grid.source}"
+        else:
+            value, how = carbon_kg(kwh, intensity), f"{kind}, grid {grid.kind}" if kind != grid.kind else kind
+        found[name] = {"value": value, "unit": "kg CO2e", "kind": how, "grid": grid.to_dict()}
     return found
 
 
@@ -154,7 +160,7 @@ def add(parts: list[dict[str, Any]]) -> dict[str, Any]:
         values = [p[name] for p in parts]
         known = [v for v in values if v.get("value") is not None]
         total[name] = {
-            "value": sum(v["value"] for v in known) if known or not values else None,
+            "value": sum(v["value"] for v in known) if known else None,
             "unit": unit,
             "kind": least_certain([v["kind"] for v in known]),
             "runs": len(known),
@@ -165,9 +171,9 @@ def add(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def least_certain(kinds: list[str]) -> str:
-    """The kind that claims the least; "measured" of none, "unknown" where one is of no known kind."""
+    """The kind that claims the least: one of no known kind before all others; "unknown" of none."""
 
     def rank(kind: str) -> int:
         return next((i for i in reversed(range(len(KINDS))) if kind.startswith(KINDS[i])), len(KINDS))
 
-    return max(kinds, key=rank, default="measured")
+    return max(kinds, key=rank, default=UNKNOWN)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from areca.errors import DataError
-from areca.files import read_json, read_jsonl
+from areca.files import json_words, read_json, read_jsonl
 from areca.footprint import sessions
 from areca.footprint.cases import Case, grid_in, of_footprint
 from areca.footprint.energy import NO_PUE, GridIntensity, add, tagged
@@ -217,9 +217,7 @@ def _object(path: Path) -> dict[str, Any] | None:
         return None
     value = read_json(path)
     if not isinstance(value, dict):
-        raise DataError(
-            f"{path} holds a JSON {type(value).__name__} where an object was expected; restore or remove it."
-        )
+        raise DataError(f"{path} is {json_words(value)} where an object was expected; restore or remove it.")
     return value
 
 
@@ -229,11 +227,13 @@ def _lines(path: Path) -> list[Any]:
 
 def result_footprint(path: Path) -> dict[str, Any]:
     """The energy and carbon that a result.json (or any JSON file with them) holds; DataError where it has none."""
-    value = _object(path)
-    if value is None:
-        raise DataError(f"{path} does not exist.")
-    if not isinstance(value.get("energy_kwh"), dict) or "value" not in value["energy_kwh"]:
-        raise DataError(f"{path} holds no energy_kwh with its value; name a result.json, a plan.json or a run.")
+    value = read_json(path)
+    energy = value.get("energy_kwh") if isinstance(value, dict) else None
+    if not isinstance(energy, dict) or "value" not in energy:
+        raise DataError(
+            f"{path} is {json_words(value)} and holds no energy (energy_kwh with its value); name a run, a result.json "
+            "or a plan.json made with --chip."
+        )
     return value
 
 

@@ -25,6 +25,7 @@ from areca.laws.declared import (
     N_OPT,
     SCORE,
 )
+from areca.laws.fingerprint import fingerprint
 from areca.laws.forms import Form
 from areca.laws.kaplan import A_B, B_STAR, critical_batch
 
@@ -88,7 +89,8 @@ def fit_forms(
         found = report_form(form, data["columns"], groups=data["group"], **settings).to_dict()
         reports.append({**found, "notes": [*found["notes"], *said], "rows": data["label"]})
         notes += [n for n in found["notes"] if n not in notes]
-    return {"format": 1, "parametric": None, "forms": reports, "seed": settings.get("seed", 0), "notes": notes}
+    law = {"format": 1, "parametric": None, "forms": reports, "seed": settings.get("seed", 0), "notes": notes}
+    return {**law, "fingerprint": fingerprint(law)}
 
 
 def _data(form: Form, paths: Sequence[str | Path], reading: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:

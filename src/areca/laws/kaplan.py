@@ -100,6 +100,7 @@ class KaplanLaw:
     name: str = "kaplan"
     source: str = "Kaplan et al. 2020, equations 1.4 to 1.6, tables 2 and 3"
     equation: str = "L = (N_c / N)^.077 + (S_c / S_min)^.76 at B = B_crit(L), at least L(N, D)"
+    fingerprint: str = ""
     n_counts: Counted = "non-embedding"
     ranges: Ranges = MEASURED
     knows_repeats: bool = True

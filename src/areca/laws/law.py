@@ -38,6 +38,11 @@ class Law(Protocol):
     @property
     def equation(self) -> str: ...
     @property
+    def fingerprint(self) -> str:
+        """Tells a fitted law from others (`areca.laws.fingerprint`); empty of a published one, whose name does."""
+        ...
+
+    @property
     def n_counts(self) -> Counted:
         """Which parameters N counts: all, or those without embeddings."""
         ...
@@ -89,6 +94,10 @@ class Fitted:
         return f"{self.report.parametric.objective} fit to {len(self.report.observations)} runs"
 
     @property
+    def fingerprint(self) -> str:
+        return self.report.fingerprint
+
+    @property
     def equation(self) -> str:
         p = self.report.parametric
         form = f"L = {p.E:.4g} + {p.A:.4g} / N^{p.alpha:.4g} + {p.B:.4g} / D^{p.beta:.4g}"
@@ -119,7 +128,22 @@ class Fitted:
 
 
 def as_law(law: Law | LawReport) -> Law:
+    """A law in the words of Law."""
     return Fitted(law) if isinstance(law, LawReport) else law
+
+
+def identity(law: Law | LawReport, given: str = "") -> dict[str, Any]:
+    """Which law something is of, as plan.json and design.json say it; `given` is how the user named it, as a file."""
+    law = as_law(law)
+    return {
+        "name": law.name,
+        "given": given or law.name,
+        "source": law.source,
+        "equation": law.equation,
+        "fingerprint": law.fingerprint,
+        "n_counts": law.n_counts,
+        "no_interval": law.no_interval,
+    }
 
 
 def minimise_over_size(law: Law, flops: float) -> tuple[float, float]:
@@ -141,4 +165,4 @@ def least_loss(law: Law, unique_tokens: float | None = None) -> float:
     return float(law.predict(1e40, 1e40, unique_tokens))
 
 
-__all__ = ["Counted", "Fitted", "Law", "Ranges", "Span", "as_law", "least_loss", "minimise_over_size"]
+__all__ = ["Counted", "Fitted", "Law", "Ranges", "Span", "as_law", "identity", "least_loss", "minimise_over_size"]

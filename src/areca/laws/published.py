@@ -28,6 +28,7 @@ class Chinchilla:
     no_interval: str
     n_counts: Counted = "total"
     knows_repeats: bool = False
+    fingerprint: str = ""
 
     @property
     def equation(self) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from areca.errors import DataError
+from areca.laws.fingerprint import fingerprint
 from areca.laws.law import Counted, Ranges
 from areca.laws.published import DataConstrained
 from areca.laws.resample import predictive
@@ -53,6 +54,7 @@ def read_repeated(values: Any, where: Path | str) -> FittedDataConstrained | Non
             **{NAMES[k]: float(v) for k, v in constants.items()},  # type: ignore[arg-type]
             ranges=Ranges(n, d, (float(flops.min()), float(flops.max()))),
             no_interval="",
+            fingerprint=fingerprint(values),
             samples={NAMES[k]: v for k, v in samples.items()},
             sigma=np.asarray(found["bootstrap_sigma"], np.float64),
         )

@@ -14,6 +14,7 @@ from areca.laws.average import Average, Member, fit_average
 from areca.laws.bootstrap import Bootstrap, bootstrap
 from areca.laws.compute import PF_DAY, fit_compute
 from areca.laws.curvature import bends
+from areca.laws.fingerprint import VALUES, fingerprint
 from areca.laws.fitting import Objective
 from areca.laws.isoflop import LEVEL, IsoFlop, fit_isoflop
 from areca.laws.observations import Observations
@@ -60,6 +61,18 @@ class LawReport:
         """Loss in nats per token."""
         return self.predictor.predict(n_params, n_tokens)
 
+    @property
+    def fingerprint(self) -> str:
+        """Tells this law from others by its fitted values (`areca.laws.fingerprint`)."""
+
+        def values(member: Member) -> dict[str, float]:
+            fit = member.fit
+            found = {name: getattr(fit, name) for name in ("coupling", *VALUES)}
+            return {"weight": member.weight, **found}
+
+        average = [values(form) for form in self.average.forms] if self.average else None
+        return fingerprint({"parametric": values(Member(1.0, self.parametric, self.samples)), "average": average})
+
     def optimum(self, flops: float, level: float | None = None) -> Optimum:
         """The N and D of least loss under C = 6 N D, with intervals (at the report's level unless one is given)."""
         return optimum(self.predictor, flops, level or self.level)
@@ -97,6 +110,7 @@ class LawReport:
         }
         return {
             "format": FORMAT,
+            "fingerprint": self.fingerprint,
             "equation": "L(N, D) = E + A / N^alpha + B / D^beta, nats per token; N without embeddings",
             "objective": self.parametric.objective,
             "delta": self.parametric.delta,

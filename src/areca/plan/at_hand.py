@@ -32,6 +32,7 @@ class AtHand:
     context: int  # T in tokens
     batch: Callable[[ModelConfig, float], int]  # sequences a step of a shape that spends so many FLOPs
     notes: list[str]
+    given: str = ""  # how the user named the law
 
     def shapes(self) -> list[ModelConfig]:
         """All that a plan chooses from."""
@@ -82,4 +83,4 @@ def at_hand(
             return rule.batch_sequences(shape, flops, context)
         return sequences
 
-    return AtHand(report, template, vocab_size, context, of_a_run, notes)
+    return AtHand(report, template, vocab_size, context, of_a_run, notes, str(law))

@@ -5,7 +5,7 @@ parameter within those the ladder has. `areca.laws.design` chooses.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from areca.config import RunConfig
 from areca.errors import ConfigError, FitError, check_positive
 from areca.laws.design import Doubt, Menu, check_allowance, propose
+from areca.laws.law import identity
 from areca.model.config import ModelConfig
 from areca.model.counts import count_params, exact_flops_per_token
 from areca.plan.at_hand import AtHand, Family
@@ -70,6 +71,7 @@ class Design:
     at_the_rungs_cost: Added | None  # what would be proposed for the rung's FLOPs and as many runs
     context: int
     warnings: list[str]
+    law: dict[str, Any] = field(default_factory=dict)  # `areca.laws.law.identity`: which law it is of
 
     def to_dict(self) -> dict[str, Any]:
         return {"definition": DEFINITION, **asdict(self)}
@@ -135,7 +137,7 @@ def design_runs(
         level=level, half_width_relative=half,
         noise_half_width=half * float(np.sqrt(doubt.noise / (doubt.of_target + doubt.noise))),
         allowance=float(allowance), proposed=proposed, next_rung=beside, at_the_rungs_cost=equal,
-        context=have.context, warnings=warnings,
+        context=have.context, warnings=warnings, law=identity(law, have.given),
     )  # fmt: skip
 
 

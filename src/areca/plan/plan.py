@@ -14,7 +14,7 @@ from areca.errors import ConfigError, DataError, check_at_least_one, check_posit
 from areca.laws import FAILED_CHECK, LawReport
 from areca.laws.compute import PF_DAY
 from areca.laws.kaplan import DATA_CURVES, KaplanLaw, breakdown, derived, fitted, guard_tokens
-from areca.laws.law import Fitted, Law, as_law
+from areca.laws.law import Fitted, Law, as_law, identity
 from areca.model.config import ModelConfig
 from areca.plan import batch as batches
 from areca.plan import choice as choices
@@ -42,7 +42,7 @@ class Plan:
     context: int
     batch: int  # sequences a step, at the end
     cost: dict[str, Any] | None = None  # hours, energy_kwh, carbon_kg, usd; estimates
-    law: dict[str, Any] = field(default_factory=dict)  # name, source, equation, what N counts, why no interval
+    law: dict[str, Any] = field(default_factory=dict)  # `identity`: which law it is of
     budget_words: str = ""
     ramp: list[list[int]] = field(default_factory=list)  # [[from token, sequences], ...] where the batch grows
     choice: dict[str, Any] | None = None  # why `best` is not the run of least loss, and what that costs
@@ -76,13 +76,15 @@ def plan_run(
     unique_tokens: float | None = None,
     critical: CriticalBatch | None = None,
     data: int = 1,
+    given: str = "",
 ) -> Plan:
     """Chooses among `shapes` the one of least predicted loss when all of `budget_flops` (exact) is spent on it.
 
     `context` is T in tokens and `batch` the sequences of a step, or a rule that gives them for a shape; D is rounded
     down to whole steps. With `critical` the batch grows along training instead, in multiples of `data`. `choice` takes
     another run than that of least loss; with its `target_loss` there may be no budget. Of `unique_tokens` a longer
-    run reads some again. ConfigError when the budget does not pay for one step of the smallest shape.
+    run reads some again. `given` is how the user named the law, such as its file. ConfigError when the budget does not
+    pay for one step of the smallest shape.
     """
     law, choice = as_law(law), choice or Choice()
     choice.check(law)
@@ -130,8 +132,7 @@ def plan_run(
         warnings=warnings,
         context=context,
         batch=rows[-1][1] if rows else best.n_tokens // best.steps // context,
-        law={"name": law.name, "source": law.source, "equation": law.equation, "n_counts": law.n_counts,
-             "no_interval": law.no_interval},
+        law=identity(law, given),
         ramp=rows,
         choice=described,
         unique_tokens=unique_tokens,

@@ -85,6 +85,7 @@ def make_plan(request: Request, rule: Rule | None = None) -> tuple[Plan, Templat
         unique_tokens=request.unique_tokens,
         critical=critical,
         data=mesh[0],
+        given=str(request.law),
     )
     plan.warnings.extend([*source.taken, *note])
     if runs and context != runs.data.context:

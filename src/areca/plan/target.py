@@ -61,13 +61,14 @@ def plan_target(
     batch: int | Callable[[ModelConfig, float], int] = 1,
     probability: float = 0.90,
     level: float = 0.90,
+    given: str = "",
 ) -> TargetPlan:
     """The cheapest of `shapes` and its tokens with P(loss <= `target_loss`) >= `probability`.
 
     `context` is T in tokens and `batch` the sequences of a step, or a rule that gives them for a shape and FLOPs; D is
-    rounded up to whole steps. `level` is that of the plans' intervals. ConfigError for a target or a probability that
-    is none; FitError, with the largest probability that can be had, when the law's floor is too high or too little
-    known for the target.
+    rounded up to whole steps. `level` is that of the plans' intervals; `given` is how the user named the law.
+    ConfigError for a target or a probability that is none; FitError, with the largest probability that can be had, when
+    the law's floor is too high or too little known for the target.
     """
     check_positive("the target loss in nats a token", target_loss, "2.5", most=1e6)
     if not 0 < probability < 1:
@@ -85,8 +86,8 @@ def plan_target(
             "law's form beyond its rows is counted; ask for a higher loss or a lower probability, or add larger runs."
         )
     even = search.cheapest(law, 0.5)
-    bought = search.reach(law, sure, batch, level)
-    median = search.reach(law, even, batch, level) if even else None
+    bought = search.reach(law, sure, batch, level, given)
+    median = search.reach(law, even, batch, level, given) if even else None
     return TargetPlan(
         target_loss=float(target_loss),
         asked=float(probability),
@@ -188,7 +189,12 @@ class Search:
         return near
 
     def reach(
-        self, law: LawReport, found: Found, batch: int | Callable[[ModelConfig, float], int], level: float
+        self,
+        law: LawReport,
+        found: Found,
+        batch: int | Callable[[ModelConfig, float], int],
+        level: float,
+        given: str = "",
     ) -> Reach:
         """The run of whole steps, rounded up, as a plan, and the probability it has."""
         shape = self.shapes[found.shape]
@@ -197,7 +203,7 @@ class Search:
         check_at_least_one("batch", sequences)
         steps = int(np.ceil(found.n_tokens / (sequences * self.context)))
         budget = exact_flops_per_token(shape, self.context) * steps * sequences * self.context  # an int: no rounding
-        plan = plan_run(law, budget, [shape], context=self.context, batch=sequences, level=level)
+        plan = plan_run(law, budget, [shape], context=self.context, batch=sequences, level=level, given=given)
         n, d = float(plan.best.n_params), float(plan.best.n_tokens)
         return Reach(float(self.predictive.probability(self.target, n, d, form_sigma=found.form_sigma)[0]), plan)
 

@@ -6,6 +6,7 @@ from areca.report import markup
 from areca.report.checks import Checks, HeldOut
 from areca.report.figures import checks as figures
 from areca.report.figures import forms
+from areca.report.figures.valleys import size_title
 from areca.report.markup import Cell, absent, facts, grid, note, percent, power, section, si, table, text
 from areca.report.values import an_object, ends, finite, number, sentences
 from areca.report.view import View
@@ -49,7 +50,8 @@ def _extrapolation(view: View, checks: Checks) -> list[str]:
         parts.append(_said(checks.largest))
         parts.append(
             view.place(
-                "plot-held-out", "The largest budget predicted from the others", figures.held_out(checks.largest),
+                "plot-held-out", "The largest budget predicted from the others",
+                figures.held_out(checks.largest, size_title(view.law)),
                 "law.json does not name the runs that were held out, so they are not drawn.", EXTRAPOLATION_NOTE, 400,
             )
         )  # fmt: skip

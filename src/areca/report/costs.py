@@ -52,8 +52,11 @@ def footprint_facts(source: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def kind(figure: dict[str, Any] | None) -> str:
-    """How an energy figure came about, such as "estimated (TDP)"."""
-    return text(figure.get("kind", "kind not recorded")) if figure else "not recorded"
+    """How an energy figure came about, such as "estimated (TDP)"; without a value "unknown", with the reason if any."""
+    if not figure:
+        return "not recorded"
+    said = str(figure.get("kind", "kind not recorded"))
+    return text("unknown" if number(figure, "value") is None and not said.startswith("unknown") else said)
 
 
 def amount(figure: dict[str, Any] | None, key: str = "energy_kwh") -> str:

@@ -10,16 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from areca.errors import DataError
-from areca.files import read_json
+from areca.files import json_kind, json_words, read_json
 from areca.report.rundirs import RUN_FILES, Run, distinct, is_run, read_ladder, read_run, runs_under
 from areca.report.values import objects, optional_object, positive
 
-# What tells the files of `areca fit`, `areca plan` and `areca design` apart: any of these keys. The first that fits.
-KINDS = {
-    "law": ("parametric", "forms", "isoflop"),
-    "design": ("proposed",),
-    "plan": ("best", "sure", "predicted_loss"),
-}
+DRAWN = ("law", "plan", "design")  # the kinds of file that a page is made of
 CHOSEN = ("n_params", "n_params_total", "n_tokens", "steps", "flops_exact", "flops_6nd", "predicted_loss")
 
 
@@ -98,13 +93,17 @@ def read_plan(value: dict[str, Any] | None) -> dict[str, Any] | None:
 def _read_file(path: Path) -> tuple[str, dict[str, Any]]:
     if path.suffix != ".json":
         raise DataError(f"{path} is no .json file; of a table of runs `areca fit {path} --out law.json` makes a law.")
-    value = optional_object(path) or {}
-    for kind, keys in KINDS.items():
-        if any(key in value for key in keys):
-            return kind, value
-    raise DataError(
-        f"{path} is no law, plan or design; give what `areca fit`, `areca plan` or `areca design` wrote with --out."
-    )
+    value = read_json(path)
+    kind = json_kind(value)
+    if kind in DRAWN:
+        return kind, value
+    if kind in ("run", "result"):
+        needed = f"name the directory of the run, {path.parent}"
+    elif kind in ("quickstart", "ladder", "report"):
+        needed = f"name its directory, {path.parent}, or a law.json, a plan.json or a design.json"
+    else:
+        needed = "give a law, a plan or a design, which `areca fit`, `areca plan` and `areca design` write with --out"
+    raise DataError(f"{path} is {json_words(value)}, which no page is made of; {needed}.")
 
 
 def _gather_directories(found: list[Path], root: Path) -> Gathered:

@@ -44,7 +44,8 @@ def verdict_sentences(verdict: dict[str, Any]) -> list[str]:
     if achieved is None:
         return [f"The law predicts a held-out loss of <b>{predicted:.3f}</b>. The run that tests it has not finished."]
     error = verdict["relative_error"]
-    first = f"The law predicted <b>{predicted:.3f}</b> nats per token; training gave <b>{achieved:.3f}</b>, "
+    which = "The law" if (verdict.get("plan_law") or {}).get("of_this_law") is not False else "The plan's own law"
+    first = f"{which} predicted <b>{predicted:.3f}</b> nats per token; training gave <b>{achieved:.3f}</b>, "
     side = "too high" if error > 0 else "too low"
     sentences = [first + f"so the prediction was {abs(error):.2%} {side}."]
     if verdict["covered"] is True:

@@ -7,14 +7,15 @@ in ln N at one budget (their approach 2). Losses are nats per token, budgets are
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from areca.report.checks import Checks
-from areca.report.values import Ends
+from areca.report.values import Ends, positive
 
 PARAMETERS = ("E", "A", "B", "alpha", "beta")
+FlopsCount = Literal["exact", "6nd", "table"]  # how rows count C: every product, 6 N D, or in a way of their own
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,28 @@ class Law:
     methods: dict[str, dict[str, Ends]] = field(default_factory=dict)  # intervals by method, then by parameter
     level: float = 0.90
     others: list[dict[str, Any]] = field(default_factory=list)  # laws of other forms, as in law.json
+    fingerprint: str = ""  # tells it from other laws; "" of a law.json without
+    flops_count: FlopsCount = "exact"
+
+    @property
+    def counts_embeddings(self) -> bool:
+        """Whether its N is of all parameters, as its table's column says by its name."""
+        return "total" in self.columns.get("n_params", "").lower()
+
+    def size_of(self, run: Any) -> float | None:
+        """N of a run, a plan or a plan's neighbour as this law counts it; None where that is not recorded."""
+        return positive(run, "n_params_total" if self.counts_embeddings else "n_params")
+
+    def flops_of(self, run: Any) -> float | None:
+        """C of a run, a plan or a plan's neighbour as this law's rows count it; None where that is not recorded.
+
+        Exact FLOPs as recorded, or k N D: k is 6, or the rows' median where a table counts in a way of its own.
+        """
+        if self.flops_count == "exact":
+            return positive(run, "flops_exact")
+        n, d = self.size_of(run), positive(run, "n_tokens")
+        k = 6.0 if self.flops_count == "6nd" else flops_per_nd(self.points)
+        return k * n * d if n and d else None
 
     @property
     def complete(self) -> bool:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from areca.report.checks import read_checks, short_label
-from areca.report.law import PARAMETERS, ComputeLaw, Form, Law, Parameter, Point, Valley
+from areca.report.checks import Checks, read_checks, short_label
+from areca.report.law import PARAMETERS, ComputeLaw, FlopsCount, Form, Law, Parameter, Point, Valley
 from areca.report.rundirs import Run
 from areca.report.values import Ends, an_object, ends, finite, number, objects, pair, positive, sentences
 
@@ -16,6 +16,8 @@ STATUS = (
     "bootstrap_method", "bootstrap_failed",
 )  # fmt: skip
 SAME = 1e-9  # relative: numbers that were copied, not measured again
+SIX = 1e-3  # relative: C that is 6 N D, as printed with three digits or more
+NO_LAW = Law({}, {}, [], [], [], ComputeLaw(()), ComputeLaw(()), [], Checks())
 SAME_BUDGET = 0.10  # relative: FLOPs that belong to one valley, as the fit groups them
 
 
@@ -36,6 +38,9 @@ def read_law(value: dict[str, Any] | None) -> Law | None:
     exponents += [p for p in (_parameter(isoflop, name) for name in ("n_exponent", "d_exponent")) if p]
     level = positive(parametric, "level") or positive(isoflop, "level") or 0.90
     valleys = [v for v in map(_valley, objects(isoflop.get("valleys"))) if v]
+    points = _points(value, isoflop, valleys)
+    columns = {str(k): v for k, v in an_object(value, "columns").items() if isinstance(v, str)}
+    mark = value.get("fingerprint")
     return Law(
         parameters=parameters,
         status=status,
@@ -46,20 +51,44 @@ def read_law(value: dict[str, Any] | None) -> Law | None:
         with_floor=_compute(an_object(value, "compute_with_floor")),
         notes=sentences(value.get("notes")),
         checks=read_checks(value),
-        points=_points(value, isoflop, valleys),
-        columns={str(k): v for k, v in an_object(value, "columns").items() if isinstance(v, str)},
+        points=points,
+        columns=columns,
         methods=_methods(value, parametric),
         level=level if level < 1 else 0.90,
         others=[form for form in objects(value.get("forms")) if isinstance(form.get("values"), dict)],
+        fingerprint=mark if isinstance(mark, str) else "",
+        flops_count=_flops_count(columns.get("flops", ""), points),
     )
 
 
-def points_of(runs: Sequence[Run]) -> list[Point]:
-    """The finished runs that have a size, tokens, FLOPs and a loss."""
+def _flops_count(column: str, points: Sequence[Point]) -> FlopsCount:
+    """How a law's rows count C, by what the column was called or how it was derived, and by the numbers."""
+    if "exact" in column:
+        return "exact"
+    if column in ("6 N D", "flops_6nd (6 N D)"):
+        return "6nd"
+    if points:
+        return "6nd" if all(abs(p.flops / (6 * p.n_params * p.n_tokens) - 1) < SIX for p in points) else (
+            "table" if column else "exact"
+        )  # fmt: skip
+    return "table" if column else "exact"
+
+
+def with_count_of(law: Law, runs: Sequence[Run]) -> Law:
+    """The law itself, or one without rows with the count of FLOPs that all the runs beside it have."""
+    finished = [run.result for run in runs if run.result]
+    if law.points or all(positive(result, "flops_exact") for result in finished):
+        return law
+    return replace(law, flops_count="6nd")
+
+
+def points_of(runs: Sequence[Run], law: Law | None) -> list[Point]:
+    """The finished runs that have a size, tokens, FLOPs and a loss, N and C counted as the law's rows count them."""
+    law = law or with_count_of(NO_LAW, runs)
     points = []
     for run in runs:
-        n, d, loss = (positive(run.result, key) for key in ("n_params", "n_tokens", "loss"))
-        flops = positive(run.result, "flops_exact") or positive(run.result, "flops_6nd")
+        n, flops = law.size_of(run.result), law.flops_of(run.result)
+        d, loss = (positive(run.result, key) for key in ("n_tokens", "loss"))
         if n and d and loss and flops:
             points.append(Point(run.name, n, d, flops, loss, run.budget_flops))
     return points
@@ -70,7 +99,7 @@ def fitted_and_new(runs: Sequence[Run], law: Law | None) -> tuple[list[Point], l
 
     Runs of a sweep of learning rates that the law was not fitted to are neither.
     """
-    points = points_of(runs)
+    points = points_of(runs, law)
     if law is None or not law.points:
         return points, []
     names = {p.label for p in law.points}

@@ -75,7 +75,7 @@ def law_parts(view: View) -> list[tuple[str, str]]:
         return []
     compute = view.place(
         "plot-law", "Loss against compute",
-        frontier.loss_against_compute(law, view.points, view.found.plan, view.new, view.budgets),
+        frontier.loss_against_compute(law, view.points, view.plan, view.new, view.budgets),
         "There are no finished runs to draw.", LAW_NOTE, 480,
     )  # fmt: skip
     return [
@@ -109,10 +109,10 @@ def _valleys(view: View, law: Law) -> list[str]:
         "No budget has a fitted valley.", VALLEYS_NOTE, 480,
     )  # fmt: skip
     optima = view.place(
-        "plot-optima", "Best size and tokens against budget", frontier.optima(law, view.points, view.found.plan),
+        "plot-optima", "Best size and tokens against budget", frontier.optima(law, view.points, view.plan),
         "Fewer than two budgets have an optimum inside their sizes.",
         "The valleys' lowest points and the lines through them; open markers are the planned run and, smaller, half "
-        "and double its size." if view.found.plan else "The valleys' lowest points and the lines through them.", 360,
+        "and double its size." if view.plan else "The valleys' lowest points and the lines through them.", 360,
     )  # fmt: skip
     return [drawn, _valley_table(law.valleys), "<h3>Best size by budget</h3>", optima]
 

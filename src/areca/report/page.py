@@ -54,7 +54,7 @@ def build_report(paths: Sequence[Path | str], out_dir: Path | str, *, figures: b
         raise ConfigError(f"--out {out} is a file; name a directory.")
     with np.errstate(all="ignore"):  # a law can be absurd; what is not finite becomes a gap
         view = View.of(found)
-        summary = summarise(found, view.law)
+        summary = summarise(view)
         html = render(view, summary)
         if figures:
             from areca.report.static import pictures
@@ -120,8 +120,8 @@ def _page(view: View, parts: list[tuple[str, str]]) -> str:
     data = json.dumps(view.drawn, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     anchors = [(name, html.split('id="', 1)[1].split('"', 1)[0]) for name, html in parts]
     missing = ""
-    if found.missing:
-        missing = f'<ul class="missing">{"".join(f"<li>{text(m)}</li>" for m in found.missing)}</ul>'
+    if said := [*found.missing, *view.notes]:
+        missing = f'<ul class="missing">{"".join(f"<li>{text(m)}</li>" for m in said)}</ul>'
     return Template(_asset("page.html")).substitute(
         title=text(TITLES[found.kind]),
         version=text(__version__),

@@ -5,7 +5,9 @@ from typing import Any
 from areca.report import markup
 from areca.report.costs import footprint_facts
 from areca.report.figures import plans
+from areca.report.law import Law
 from areca.report.markup import Cell, absent, facts, note, percent, power, section, si, table, text
+from areca.report.origin import Origin, loss_here
 from areca.report.values import an_object, ends, number, pair, positive, sentences
 from areca.report.view import View
 
@@ -25,19 +27,36 @@ def plan_part(view: View) -> list[tuple[str, str]]:
             said = absent("No plan was given; write one with areca plan (--out plan.json) and name it beside the law.")
             return [("Plan", section("plan", "Plan", said))]
         return []
+    law = view.law if view.origin and view.origin.here else None
     drawn = view.place(
-        "plot-plan", "Predicted loss against size at the plan's compute", plans.valley(view.law, plan),
+        "plot-plan", "Predicted loss against size at the plan's compute", plans.valley(law, plan),
         "The plan has no sizes and losses to draw.", PLAN_NOTE, 400,
     )  # fmt: skip
     warnings = [text(w) for w in sentences(plan.get("warnings"))]
     told = f'<ul class="warnings">{"".join(f"<li>{w}</li>" for w in warnings)}</ul>' if warnings else ""
-    return [("Plan", section("plan", "Plan", _plan_facts(plan), drawn, _members(plan), _costs(plan), told))]
+    said = _said(view.origin)
+    return [("Plan", section("plan", "Plan", said, _plan_facts(plan, view), drawn, _members(plan), _costs(plan), told))]
 
 
-def _plan_facts(plan: dict[str, Any]) -> str:
+def _said(origin: Origin | None) -> str:
+    return absent(origin.said) if origin and origin.said else ""
+
+
+def _law_facts(origin: Origin | None, law: Law | None, value: dict[str, Any]) -> list[tuple[str, str]]:
+    """Which law a plan or a design is of; where it is another than the page's, what that one predicts in its place."""
+    if origin is None:
+        return []
+    entries = [("law", text(origin.name) if origin.name else "not said")]
+    if origin.apart and (loss := loss_here(law, value)):
+        entries.append(("this page's law at its N and D", markup.fixed(loss, 4)))
+    return entries
+
+
+def _plan_facts(plan: dict[str, Any], view: View) -> str:
     bounds, flat = ends(plan.get("interval_90")), pair(plan.get("flat_range"))
     level = number(plan, "level") or 0.90
     entries = [
+        *_law_facts(view.origin, view.law, plan),
         ("N, without embeddings", si(positive(plan, "n_params"))),
         ("D, tokens", si(positive(plan, "n_tokens"))),
         ("compute, exact FLOPs", power(positive(plan, "flops_exact") or positive(plan, "budget_flops"))),
@@ -61,6 +80,8 @@ def _plan_facts(plan: dict[str, Any]) -> str:
     beyond = an_object(plan, "extrapolation")
     for key, words in (("flops", "compute over the largest fitted"), ("n_tokens", "D over the largest fitted")):
         factor = positive(beyond, key)
+        if key == "flops" and view.law and view.plan and view.points:  # both as the law's rows count
+            factor = (view.law.flops_of(plan) or 0.0) / max(p.flops for p in view.points)
         if factor and factor > 1:
             entries.append((words, f"{factor:.3g} times"))
     baseline = an_object(plan, "baseline")
@@ -116,8 +137,11 @@ def design_part(view: View) -> list[tuple[str, str]]:
     found = view.found.design
     if found is None:
         return []
+    origin = view.design_origin
+    # Rows of another law were not what the design had, and N of all parameters is no N of its axis.
+    there = [] if (origin and origin.apart) or (view.law and view.law.counts_embeddings) else view.points
     drawn = view.place(
-        "plot-design", "Runs there are, proposed runs and the target", plans.design(view.points, found),
+        "plot-design", "Runs there are, proposed runs and the target", plans.design(there, found),
         "The design has no runs to draw.", DESIGN_NOTE, 400,
     )  # fmt: skip
     rows: list[list[Cell | str]] = []
@@ -138,6 +162,7 @@ def design_part(view: View) -> list[tuple[str, str]]:
             width = percent(number(part, "half_width_relative"), 2)
             compared.append([name, str(len(plans.runs_of(found, key))), power(positive(part, "flops")), width])
     entries = [
+        *_law_facts(origin, view.law, found),
         ("target, N", si(positive(found, "n_params"))), ("target, D", si(positive(found, "n_tokens"))),
         ("predicted loss", markup.fixed(positive(found, "predicted_loss"), 4)),
         ("its interval", markup.interval(ends(found.get("interval")))),
@@ -147,4 +172,4 @@ def design_part(view: View) -> list[tuple[str, str]]:
     widths = table(["", "runs", "FLOPs", "half-width expected"], compared, "What the runs are worth")
     warnings = [text(w) for w in sentences(found.get("warnings"))]
     told = f'<ul class="warnings">{"".join(f"<li>{w}</li>" for w in warnings)}</ul>' if warnings else ""
-    return [("Design", section("design", "Runs to add", facts(entries), drawn, proposed, widths, told))]
+    return [("Design", section("design", "Runs to add", _said(origin), facts(entries), drawn, proposed, widths, told))]

@@ -9,25 +9,31 @@ from areca.report.gather import Gathered
 from areca.report.law import Law
 from areca.report.rundirs import Run
 from areca.report.values import at_least, finite, json_ready, number, objects, pair, positive, sentences
+from areca.report.view import View
 
 
-def summarise(found: Gathered, law: Law | None) -> dict[str, Any]:
+def summarise(view: View) -> dict[str, Any]:
     """The content of report.json; a quickstart's has the prediction and what came of it at its top level."""
+    found = view.found
     summary: dict[str, Any] = {"kind": found.kind, "areca": __version__}
     if found.kind == "quickstart":
         summary |= verdict(found)
     elif found.plan is not None:
         summary["plan"] = _plan(found.plan)
+    for name, origin in (("plan_law", view.origin), ("design_law", view.design_origin)):
+        if origin is not None:
+            summary[name] = origin.to_dict()
     net = total(found.all_runs, "carbon_net_kg")
     summary |= {
         "runs": [row(run) for run in found.all_runs],
-        "law": _law(law),
+        "law": _law(view.law),
         "energy_kwh": total(found.all_runs, "energy_kwh"),
         "carbon_kg": total(found.all_runs, "carbon_kg"),
         **({"carbon_net_kg": net} if net and not net["runs_without"] else {}),
         "seconds": _seconds(found),
         "seconds_at_least": any(at_least(stage) for stage in _stages(found)),
         "missing": found.missing,
+        "notes": view.notes,
     }
     if found.kind == "quickstart":
         record = found.quickstart or {}
@@ -137,6 +143,7 @@ def _law(law: Law | None) -> dict[str, Any] | None:
         return None
     named = [*law.parameters.values(), *law.exponents, *law.compute.parameters]
     found: dict[str, Any] = {
+        "fingerprint": law.fingerprint or None,
         "parameters": {p.name: {"value": p.value, "interval_90": p.interval} for p in named},
         "status": json_ready(law.status),
     }

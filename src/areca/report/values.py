@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from areca.errors import DataError
-from areca.files import read_json
+from areca.files import json_words, read_json
 
 Ends = tuple[float | None, float | None]  # of an interval; None: without that end
 
@@ -92,7 +92,5 @@ def optional_object(path: Path) -> dict[str, Any] | None:
         return None
     value = read_json(path)
     if not isinstance(value, dict):
-        raise DataError(
-            f"{path} holds a JSON {type(value).__name__} where an object was expected; restore or remove it."
-        )
+        raise DataError(f"{path} is {json_words(value)} where an object was expected; restore or remove it.")
     return value

@@ -214,6 +214,7 @@ def _plan(out: Path, law: Any, settings: Settings, budget: float) -> dict[str, A
             shapes,
             context=settings.context,
             batch=lambda shape: recipe.batch_sequences(shape, budget, settings.context),
+            given="law.json",
         )
         cost = cost_at(find_template([out / "ladder"]), plan.best.flops_exact)
         write_json(path, replace(plan, cost=cost).to_dict())

@@ -12,8 +12,11 @@ PANELS = {  # of the choices: value, title, name of the figure, whether it is co
 }
 
 
-def held_out(held: HeldOut) -> Figure | None:
-    """Predicted loss with its interval, and the achieved one, of each run of the budget that was left out."""
+def held_out(held: HeldOut, size_title: str) -> Figure | None:
+    """Predicted loss with its interval, and the achieved one, of each run of the budget that was left out.
+
+    `size_title` is the axis of N, as the law counts it.
+    """
     points = sorted((p for p in held.points if p.n_params), key=lambda p: p.n_params or 0.0)
     if not points:
         return None
@@ -35,7 +38,7 @@ def held_out(held: HeldOut) -> Figure | None:
             data.append(markers(x, y, name, {"color": "@c3", "symbol": symbol, "size": 9}, **words))
     losses = [p.loss for p in points] + predicted
     losses += [v for p in points for v in (p.interval or ()) if v and 0.5 * min(predicted) < v < 2 * max(predicted)]
-    x = {"title": "N: parameters without embeddings", "limits": around(sizes, 1.4)}
+    x = {"title": size_title, "limits": around(sizes, 1.4)}
     return figure(data, x, loss_axis("loss, nats per token", losses))
 
 

@@ -16,16 +16,15 @@ LOSS_TITLE = "held-out loss, nats per token"
 
 def compute_title(law: Law | None) -> str:
     """The axis of C in FLOPs: exact ones, or as the law's table counted them."""
-    column = law.columns.get("flops", "") if law else ""
-    kind = "exact FLOPs" if "exact" in column or not column else "FLOPs as 6 N D" if "6" in column else "FLOPs"
-    return f"C: training compute, {kind}"
+    kinds = {"exact": "exact FLOPs", "6nd": "FLOPs as 6 N D", "table": "FLOPs as in the table"}
+    return f"C: training compute, {kinds[law.flops_count if law else 'exact']}"
 
 
 def loss_against_compute(
     law: Law, points: Sequence[Point], plan: Figure | None, achieved: Sequence[Point], budgets: Budgets
 ) -> Figure | None:
     """The law along its best sizes with its band, L(C), the runs it was fitted to, the plan, runs not seen."""
-    planned = positive(plan, "flops_exact") or (achieved[0].flops if achieved and plan else None)
+    planned = law.flops_of(plan) or (achieved[0].flops if achieved and plan else None)
     span = [p.flops for p in (*points, *achieved)] + ([planned] if planned else [])
     if not span:
         return None
@@ -93,7 +92,7 @@ def _plan_traces(plan: Figure, planned: float, points: Sequence[Point]) -> list[
         name = "predicted, 90% interval" if bounds else "predicted"
         data.append(markers([planned], [predicted], name, marker, **extra, **error_bars([predicted], [bounds], "@ink")))
     if baseline and points:
-        best = max(p.flops for p in points)
+        best = positive(plan.get("baseline"), "flops") or max(p.flops for p in points)  # as the law's rows count
         dotted, words = {"color": "@muted", "width": 1.5, "dash": "dot"}, "best run carried over"
         hover = f"{words}: %{{y:.4f}}<extra></extra>"
         data.append(line([best, planned], [baseline, baseline], dotted, name=words, hovertemplate=hover))
@@ -106,16 +105,16 @@ def optima(law: Law, points: Sequence[Point], plan: Figure | None) -> Figure | N
     if len(known) < 2:
         return None
     budget = [v.budget_flops for v in known]
-    planned = positive(plan, "flops_exact")
+    planned = law.flops_of(plan)
     c = log_space(*around([*budget, *([planned] if planned else [])], 1.5), count=20)
     data: list[Figure] = []
     n_line, d_line = law.frontier(c, points)
     near = [an_object(an_object(plan, "neighbours"), name) for name in ("half", "double")]
     sets = (
-        ("N", "@c0", "circle", n_line, [v.n_opt for v in known], "n_params"),
-        ("D", "@c1", "square", d_line, [v.d_opt for v in known], "n_tokens"),
+        ("N", "@c0", "circle", n_line, [v.n_opt for v in known], law.size_of),
+        ("D", "@c1", "square", d_line, [v.d_opt for v in known], _tokens),
     )
-    for name, colour, symbol, through, best, key in sets:
+    for name, colour, symbol, through, best, value_of in sets:
         exponent = np.log(through[-1] / through[0]) / np.log(c[-1] / c[0])
         words = f"best {name} ~ C<sup>{exponent:.2f}</sup>"
         data.append(line(c, through, {"color": colour, "width": 2}, name=words, hoverinfo="skip"))
@@ -125,19 +124,25 @@ def optima(law: Law, points: Sequence[Point], plan: Figure | None) -> Figure | N
         if name == "N":
             bars = error_bars([float(v.n_opt or 0) for v in known], [v.n_opt_interval for v in known], colour)
         data.append(markers(budget, best, f"{name} of a valley", marker, hovertemplate=hover, showlegend=False, **bars))
-        chosen = positive(plan, key)
+        chosen = value_of(plan)
         if planned and chosen:
             marker = {"color": "@paper", "symbol": symbol, "size": 12, "line": {"color": colour, "width": 2}}
             hover = f"planned run, %{{x:.2e}} FLOPs<br>{name} %{{y:.3s}}<extra></extra>"
             data.append(markers([planned], [chosen], f"planned {name}", marker, hovertemplate=hover))
-            beside = [v for v in (positive(other, key) for other in near) if v]
+            beside = [(law.flops_of(other), value_of(other)) for other in near]
+            beside = [(x, y) for x, y in beside if x and y]
             if beside:
                 small = marker | {"size": 7, "line": {"color": colour, "width": 1.2}}
                 hover = f"half or double the size<br>{name} %{{y:.3s}}<extra></extra>"
-                other = markers([planned] * len(beside), beside, "neighbours", small, hovertemplate=hover)
+                x, y = zip(*beside, strict=True)
+                other = markers(x, y, "neighbours", small, hovertemplate=hover)
                 data.append(other | {"showlegend": False})
     drawn = [y for trace in data for y in trace["y"] if y and y > 0]
     if not drawn:
         return None
     x = {"title": compute_title(law), "limits": (float(c[0]), float(c[-1])), "labels": markup.power}
     return figure(data, x, {"title": "parameters or tokens", "limits": around(drawn)})
+
+
+def _tokens(run: Figure | None) -> float | None:
+    return positive(run, "n_tokens")

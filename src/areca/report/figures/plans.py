@@ -25,7 +25,10 @@ def members(plan: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def valley(law: Law | None, plan: dict[str, Any]) -> Figure | None:
-    """Predicted loss against N at the plan's compute: the run to buy, half and double its size, how flat it is."""
+    """Predicted loss against N at the plan's compute: the run to buy, half and double its size, how flat it is.
+
+    `law` is the plan's own, whose curve is drawn through them; None for a plan of a law that is not at hand.
+    """
     runs = members(plan)
     shown = [(name, run) for name, run in runs if positive(run, "predicted_loss")]
     if not shown:
@@ -37,11 +40,12 @@ def valley(law: Law | None, plan: dict[str, Any]) -> Figure | None:
     if law is not None and law.complete:
         n = log_space(low, high)
         d = _tokens(plan, runs, n)
-        bounds = law.band(n, d)
+        counted = _counted(plan, runs, n)
+        bounds = law.band(counted, d)
         if bounds:
             data += band(n, *bounds, "90% band of the law")
         words = "law at the same compute"
-        data.append(line(n, law.predict(n, d), {"color": "@ink", "width": 2}, name=words, hoverinfo="skip"))
+        data.append(line(n, law.predict(counted, d), {"color": "@ink", "width": 2}, name=words, hoverinfo="skip"))
     flat = pair(plan.get("flat_range"))
     best = positive(plan, "predicted_loss") or min(losses)
     if flat and flat[0] > 0:
@@ -77,6 +81,15 @@ def _tokens(plan: dict[str, Any], runs: Sequence[tuple[str, dict[str, Any]]], n:
     return budget / np.exp(k) / n
 
 
+def _counted(plan: dict[str, Any], runs: Sequence[tuple[str, dict[str, Any]]], n: np.ndarray) -> np.ndarray:
+    """N as the plan's law counts it at sizes `n` without embeddings: that of its members, between them in ln N."""
+    if an_object(plan, "law").get("n_counts") != "total":
+        return n
+    both = [(positive(r, "n_params") or 1.0, positive(r, "n_params_total")) for _, r in runs]
+    known = [(np.log(size), np.log(total / size)) for size, total in both if total]
+    return n * np.exp(np.interp(np.log(n), [x for x, _ in known], [y for _, y in known])) if known else n
+
+
 def design(points: Sequence[Point], found: dict[str, Any]) -> Figure | None:
     """N against D of the runs there are, those proposed, the plain next rung, and the run to be predicted."""
     data: list[Figure] = []
@@ -90,7 +103,7 @@ def design(points: Sequence[Point], found: dict[str, Any]) -> Figure | None:
     for key, name, colour, symbol in sets:
         runs = runs_of(found, key)
         if runs:
-            words = [f"{name}: {markup.power(positive(r, 'flops_exact'))} FLOPs" for r in runs]
+            words = [f"{name}: {markup.power(positive(r, 'flops_exact'))} exact FLOPs" for r in runs]
             hover = {"text": words, "hovertemplate": "%{text}<extra></extra>"}
             x, y = ([positive(r, k) for r in runs] for k in ("n_params", "n_tokens"))
             data.append(markers(x, y, name, {"color": colour, "symbol": symbol, "size": 10}, **hover))

@@ -30,8 +30,7 @@ BANDS = 8  # budgets with a band at most: more would hide each other
 
 def size_title(law: Law | None) -> str:
     """The axis of N; a column of another name is said."""
-    column = law.columns.get("n_params", "") if law else ""
-    return "N: parameters, embeddings included" if "total" in column else N_TITLE
+    return "N: parameters, embeddings included" if law and law.counts_embeddings else N_TITLE
 
 
 def valleys(law: Law, points: Sequence[Point], budgets: Budgets) -> Figure | None:
