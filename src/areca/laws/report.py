@@ -200,7 +200,8 @@ def fit_laws(
             known=(fit, drawn),
         )
         notes += left_out
-    rows = np.stack([observations.n_params, observations.n_tokens, observations.loss], axis=1)
+    keys = [observations.column(name) for name in ("n_params", "n_tokens", "loss", *observations.others)]
+    rows = np.nan_to_num(np.stack(keys, axis=1), nan=-1.0)
     same = len(rows) - len(np.unique(rows, axis=0))
     if same and not any("repeat others" in note for note in notes):  # who loads a table is told there
         notes.append(f"{same} of {len(observations)} rows repeat others, which makes every interval too narrow.")
