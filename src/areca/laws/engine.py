@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from areca import runtime
+from areca.errors import ConfigError
 from areca.laws.forms import Form, Predict, on_the_cpu_in_float64
 
 CHUNK = 64  # problems a call of the program: a size at which its arrays stay in a core's cache
@@ -116,6 +117,51 @@ def solve(
 def bounds(form: Form) -> tuple[np.ndarray, np.ndarray]:
     """The form's box, [p] and [p], as searched."""
     return tuple(np.array([p.inner(getattr(p, end)) for p in form.parameters], np.float64) for end in ("low", "high"))  # type: ignore[return-value]
+
+
+def check_predict(form: Form) -> None:
+    """ConfigError unless the form's `predict` gives a number for each row, in terms of what the form has."""
+    _start()
+    _trace(form.predict, form.name, form.names, form.inputs, tuple(form.constants))
+
+
+@lru_cache(maxsize=128)
+def _trace(
+    predict: Predict, title: str, names: tuple[str, ...], inputs: tuple[str, ...], constants: tuple[str, ...]
+) -> None:
+    import jax
+
+    def one(parameters: Any, x: Any) -> Any:
+        return predict(SimpleNamespace(**parameters), SimpleNamespace(**x))
+
+    with on_the_cpu_in_float64():
+        parameters = dict.fromkeys((*names, *constants), jax.ShapeDtypeStruct((), np.float64))
+        x = dict.fromkeys(inputs, jax.ShapeDtypeStruct((3,), np.float64))
+        try:
+            found = jax.eval_shape(one, parameters, x)
+        except AttributeError as error:
+            if error.name is None or not isinstance(error.obj, SimpleNamespace):
+                raise ConfigError(_unusable(title, error)) from None
+            raise ConfigError(
+                f"predict of {title} asks for {error.name!r}, which it has not: its parameters are {', '.join(names)}, "
+                f"its inputs {', '.join(inputs)}."
+            ) from None
+        except Exception as error:  # whatever a user's equation raises
+            raise ConfigError(_unusable(title, error)) from None
+    shape = getattr(found, "shape", None)
+    if shape != (3,) or found.dtype != np.float64:
+        given = "nothing" if found is None else f"an array of shape {shape}" if shape else "one number"
+        raise ConfigError(
+            f"predict of {title} gives {given} for 3 rows; it has to give a number for each row, an array of shape (3,) "
+            f"that follows from x.{inputs[0]}."
+        )
+
+
+def _unusable(title: str, error: Exception) -> str:
+    return (
+        f"predict of {title} can't be evaluated ({type(error).__name__}: {str(error).partition(chr(10))[0][:120]}); write "
+        "it with jax.numpy or plain arithmetic on whole columns, without if, math or numpy."
+    )
 
 
 def evaluate(form: Form, values: Mapping[str, Any], inputs: Mapping[str, Any]) -> np.ndarray:
@@ -318,4 +364,4 @@ def _program(
     return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, 0, 0, 0, None, None, None)))
 
 
-__all__ = ["CHUNK", "Rows", "Solutions", "bounds", "evaluate", "huber", "jacobian", "response", "solve"]
+__all__ = ["CHUNK", "Rows", "Solutions", "bounds", "check_predict", "evaluate", "huber", "jacobian", "response", "solve"]

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from areca.errors import ConfigError, DataError, FitError
-from areca.laws.engine import Rows, Solutions, evaluate, huber, jacobian, response, solve
+from areca.laws.engine import Rows, Solutions, check_predict, evaluate, huber, jacobian, response, solve
 from areca.laws.forms import Form
 from areca.laws.starts import starts
 
@@ -98,6 +98,7 @@ def fit(
     too (Besiroglu et al. 2024). Raises FitError when the rows can't determine the law or no start converged.
     """
     check_objective(objective, delta)
+    check_predict(form)
     rows = rows_of(form, data)
     check_rows(form, rows)
     weight = np.ones(len(rows)) if weights is None else np.asarray(weights, np.float64)
@@ -111,6 +112,8 @@ def fit(
         agree, value = _agreeing(found, rows, objective, delta)
     best = int(np.argmin(value))
     title = form.equation.partition(" = ")[0]
+    if not np.isfinite(value[best]):
+        _refuse_no_number(form, rows, theta)
     if not np.isfinite(value[best]) or not agree.any():
         raise FitError(
             f"the fit of {title} did not converge: the best of {len(agree)} starts still has a relative gradient of "
@@ -147,6 +150,23 @@ def fit(
         },
         scale=float(scales[best]),
         derived=derived(form, values),
+    )
+
+
+def _refuse_no_number(form: Form, rows: Rows, theta: np.ndarray) -> None:
+    """FitError where the equation gives no number in some row from wherever it starts."""
+    with np.errstate(all="ignore"):
+        at_start = evaluate(form, form.values(theta), rows.inputs)
+    usable = np.isfinite(at_start) & ((at_start > 0) | (form.compare != "log"))
+    if usable.all(axis=1).any():
+        return
+    i = int(np.flatnonzero(~usable[0])[0])
+    at = ", ".join(f"{k} = {v:.3g}" for k, v in form.values(theta[0]).items())
+    inputs = ", ".join(f"{k} = {v[i]:.4g}" for k, v in rows.inputs.items())
+    log = ", whose logarithm is compared" if form.compare == "log" else ""
+    raise FitError(
+        f"the equation of {form.name} gives {at_start[0, i]:.3g}{log}, in row {i + 1} ({inputs}) with {at}, and so from "
+        f"each of {len(theta)} starts; correct its predict, or the starts of its parameters."
     )
 
 
