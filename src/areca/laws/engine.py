@@ -152,15 +152,15 @@ def _trace(
     if shape != (3,) or found.dtype != np.float64:
         given = "nothing" if found is None else f"an array of shape {shape}" if shape else "one number"
         raise ConfigError(
-            f"predict of {title} gives {given} for 3 rows; it has to give a number for each row, an array of shape (3,) "
-            f"that follows from x.{inputs[0]}."
+            f"predict of {title} gives {given} for 3 rows; it has to give a number for each row, an array of shape "
+            f"(3,) that follows from x.{inputs[0]}."
         )
 
 
 def _unusable(title: str, error: Exception) -> str:
     return (
-        f"predict of {title} can't be evaluated ({type(error).__name__}: {str(error).partition(chr(10))[0][:120]}); write "
-        "it with jax.numpy or plain arithmetic on whole columns, without if, math or numpy."
+        f"predict of {title} can't be evaluated ({type(error).__name__}: {str(error).partition(chr(10))[0][:120]}); "
+        "write it with jax.numpy or plain arithmetic on whole columns, without if, math or numpy."
     )
 
 
@@ -364,4 +364,15 @@ def _program(
     return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, 0, 0, 0, None, None, None)))
 
 
-__all__ = ["CHUNK", "Rows", "Solutions", "bounds", "check_predict", "evaluate", "huber", "jacobian", "response", "solve"]
+__all__ = [
+    "CHUNK",
+    "Rows",
+    "Solutions",
+    "bounds",
+    "check_predict",
+    "evaluate",
+    "huber",
+    "jacobian",
+    "response",
+    "solve",
+]

@@ -165,8 +165,8 @@ def _refuse_no_number(form: Form, rows: Rows, theta: np.ndarray) -> None:
     inputs = ", ".join(f"{k} = {v[i]:.4g}" for k, v in rows.inputs.items())
     log = ", whose logarithm is compared" if form.compare == "log" else ""
     raise FitError(
-        f"the equation of {form.name} gives {at_start[0, i]:.3g}{log}, in row {i + 1} ({inputs}) with {at}, and so from "
-        f"each of {len(theta)} starts; correct its predict, or the starts of its parameters."
+        f"the equation of {form.name} gives {at_start[0, i]:.3g}{log}, in row {i + 1} ({inputs}) with {at}, and so "
+        f"from each of {len(theta)} starts; correct its predict, or the starts of its parameters."
     )
 
 

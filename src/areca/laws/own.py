@@ -22,8 +22,8 @@ def form_from_file(where: str) -> Form:
     forms = {k: v for k, v in made.items() if isinstance(v, Form) and not k.startswith("_")}
     if not forms:
         raise ConfigError(
-            f"--form {where}: {file} makes no Form; write {name or 'NAME'} = Form(...) in it, with Form from areca.laws "
-            f"(docs/fit-my-runs.md has an example), and say --form {file}:{name or 'NAME'}."
+            f"--form {where}: {file} makes no Form; write {name or 'NAME'} = Form(...) in it, with Form from "
+            f"areca.laws (docs/fit-my-runs.md has an example), and say --form {file}:{name or 'NAME'}."
         )
     options = " or ".join(f"--form {file}:{known}" for known in forms)
     if not name:
@@ -35,7 +35,8 @@ def form_from_file(where: str) -> Form:
     if name in made and not name.startswith("_"):
         kind = type(made[name]).__name__
         raise ConfigError(
-            f"--form {where}: {name} in {file} is of the type {kind} and no Form as areca.laws.Form makes; say {options}."
+            f"--form {where}: {name} in {file} is of the type {kind} and no Form as areca.laws.Form makes; "
+            f"say {options}."
         )
     raise ConfigError(f"--form {where}: {file} makes no Form {name!r}{closest(name, forms)}; say {options}.")
 
