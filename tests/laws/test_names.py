@@ -7,7 +7,8 @@ import pytest
 
 from areca.cli.main import main
 from areca.errors import DataError
-from areca.laws import load, load_columns
+from areca.laws import fit, load, load_columns
+from areca.laws.declared import SCORE
 from areca.laws.names import bare, told
 
 N = np.repeat([1e7, 3e7, 1e8, 3e8], 4)
@@ -208,3 +209,8 @@ def test_a_score_that_a_law_of_the_loss_does_not_need_is_left_out_and_said(tmp_p
     o = load([_table(tmp_path, {"n_params": N, "n_tokens": D, "loss": L, "score": _scores(100)})])
     assert "score" not in o.others
     assert any(note.startswith("column 'score' is left out") for note in o.notes)
+
+
+def test_scores_in_percent_are_refused_from_python_too():
+    with pytest.raises(DataError, match=r"score is 25.3 in row 2, and a score is a share of 1"):
+        fit(SCORE, {"flops": C[:6], "score": [0.25, 25.3, 26, 27, 28, 29]})

@@ -78,6 +78,9 @@ def rows_of(form: Form, data: Mapping[str, Any] | Any) -> Rows:
     if form.compare == "log" and not (observed > 0).all():
         i = int(np.flatnonzero(~(observed > 0))[0])
         raise DataError(f"{form.response} is {observed[i]} in row {i + 1}; it must be positive.")
+    if form.response == "score" and (observed > 1).any():
+        i = int(np.flatnonzero(observed > 1)[0])
+        raise DataError(f"score is {observed[i]:g} in row {i + 1}, and a score is a share of 1; divide percent by 100.")
     target = np.log(observed) if form.compare == "log" else observed
     return Rows({k: columns[k] for k in form.inputs}, target)
 

@@ -30,7 +30,7 @@ _LOSS = {
     **dict.fromkeys(("bitsperbyte", "bitsbyte", "bpb"), "bits-per-byte"),
     **dict.fromkeys(("perplexity", "ppl", "pplx", "tokenperplexity", "tokenppl"), "perplexity"),
 }
-_SCORE = dict.fromkeys(("percent", "percentage", "pct", "%"), "percent")
+_SCORE: dict[str, str] = dict.fromkeys(("percent", "percentage", "pct", "%"), "percent")
 _SEQUENCES = ("sequences", "sequence", "seqs", "samples", "examples")
 _STEPS = ("steps", "step", "iterations", "iters", "updates", "globalstep")
 _TOKENS = ("n_tokens", "unique_tokens", "batch_tokens", "b_crit")
@@ -58,7 +58,9 @@ _ASKED_TOKENS = {
         ("text and not tokens", "divide it by what a token holds of it"),
     ),
 }
-_ASKED_PARAMS = dict.fromkeys(("bytes", "mb", "gb", "tb", "mib", "gib"), ("bytes", "divide them by the bytes of one"))
+_ASKED_PARAMS: dict[str, tuple[str, str]] = dict.fromkeys(
+    ("bytes", "mb", "gb", "tb", "mib", "gib"), ("bytes", "divide them by the bytes of one")
+)
 
 
 @dataclass(frozen=True)
