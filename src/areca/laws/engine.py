@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from areca import runtime
-from areca.errors import ConfigError
 from areca.laws.forms import Form, Predict, on_the_cpu_in_float64
 
 CHUNK = 64  # problems a call of the program: a size at which its arrays stay in a core's cache
@@ -81,7 +80,7 @@ def solve(
     theta [S, p] starts; delta, a number or [S]; target (that of `rows` if not given) and weight (ones) [n] or [S, n];
     lower and upper (the form's) [p] or [S, p].
     """
-    _start()
+    prepare()
     count, n = len(theta), len(rows)
     low, high = bounds(form)
     lower = np.broadcast_to(low if lower is None else lower, theta.shape)
@@ -119,54 +118,9 @@ def bounds(form: Form) -> tuple[np.ndarray, np.ndarray]:
     return tuple(np.array([p.inner(getattr(p, end)) for p in form.parameters], np.float64) for end in ("low", "high"))  # type: ignore[return-value]
 
 
-def check_predict(form: Form) -> None:
-    """ConfigError unless the form's `predict` gives a number for each row, in terms of what the form has."""
-    _start()
-    _trace(form.predict, form.name, form.names, form.inputs, tuple(form.constants))
-
-
-@lru_cache(maxsize=128)
-def _trace(
-    predict: Predict, title: str, names: tuple[str, ...], inputs: tuple[str, ...], constants: tuple[str, ...]
-) -> None:
-    import jax
-
-    def one(parameters: Any, x: Any) -> Any:
-        return predict(SimpleNamespace(**parameters), SimpleNamespace(**x))
-
-    with on_the_cpu_in_float64():
-        parameters = dict.fromkeys((*names, *constants), jax.ShapeDtypeStruct((), np.float64))
-        x = dict.fromkeys(inputs, jax.ShapeDtypeStruct((3,), np.float64))
-        try:
-            found = jax.eval_shape(one, parameters, x)
-        except AttributeError as error:
-            if error.name is None or not isinstance(error.obj, SimpleNamespace):
-                raise ConfigError(_unusable(title, error)) from None
-            raise ConfigError(
-                f"predict of {title} asks for {error.name!r}, which it has not: its parameters are {', '.join(names)}, "
-                f"its inputs {', '.join(inputs)}."
-            ) from None
-        except Exception as error:  # whatever a user's equation raises
-            raise ConfigError(_unusable(title, error)) from None
-    shape = getattr(found, "shape", None)
-    if shape != (3,) or found.dtype != np.float64:
-        given = "nothing" if found is None else f"an array of shape {shape}" if shape else "one number"
-        raise ConfigError(
-            f"predict of {title} gives {given} for 3 rows; it has to give a number for each row, an array of shape "
-            f"(3,) that follows from x.{inputs[0]}."
-        )
-
-
-def _unusable(title: str, error: Exception) -> str:
-    return (
-        f"predict of {title} can't be evaluated ({type(error).__name__}: {str(error).partition(chr(10))[0][:120]}); "
-        "write it with jax.numpy or plain arithmetic on whole columns, without if, math or numpy."
-    )
-
-
 def evaluate(form: Form, values: Mapping[str, Any], inputs: Mapping[str, Any]) -> np.ndarray:
     """[S, n]: the response itself, for parameters by name [S] and inputs [n] (numbers where S or n is 1)."""
-    _start()
+    prepare()
     given = np.stack(
         np.broadcast_arrays(*(np.atleast_1d(np.asarray(values[k], np.float64)) for k in form.names)), axis=1
     )
@@ -189,14 +143,14 @@ def response(form: Form, theta: np.ndarray, inputs: Mapping[str, np.ndarray]) ->
 
 def jacobian(form: Form, theta: np.ndarray, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
     """[n, p]: derivatives of the response, as residuals are taken of it, by the parameters as searched."""
-    _start()
+    prepare()
     padded, constants, n = _arguments(form, inputs)
     program = _differentiator(form.predict, form.names, tuple(p.log for p in form.parameters), form.compare)
     with on_the_cpu_in_float64():
         return np.asarray(program(np.asarray(theta, np.float64), padded, constants))[:n]
 
 
-def _start() -> None:
+def prepare() -> None:
     """Prepares the process where nobody did; a fit of a few rows must not take an accelerator's memory."""
     import os
 
@@ -364,15 +318,4 @@ def _program(
     return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, 0, 0, 0, None, None, None)))
 
 
-__all__ = [
-    "CHUNK",
-    "Rows",
-    "Solutions",
-    "bounds",
-    "check_predict",
-    "evaluate",
-    "huber",
-    "jacobian",
-    "response",
-    "solve",
-]
+__all__ = ["CHUNK", "Rows", "Solutions", "bounds", "evaluate", "huber", "jacobian", "prepare", "response", "solve"]

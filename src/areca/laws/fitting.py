@@ -11,7 +11,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from areca.errors import ConfigError, DataError, FitError
-from areca.laws.engine import Rows, Solutions, check_predict, evaluate, huber, jacobian, response, solve
+from areca.laws.engine import Rows, Solutions, evaluate, huber, jacobian, response, solve
+from areca.laws.equation import check_predict, refuse_no_number
 from areca.laws.forms import Form
 from areca.laws.starts import starts
 
@@ -116,7 +117,7 @@ def fit(
     best = int(np.argmin(value))
     title = form.equation.partition(" = ")[0]
     if not np.isfinite(value[best]):
-        _refuse_no_number(form, rows, theta)
+        refuse_no_number(form, rows, theta)
     if not np.isfinite(value[best]) or not agree.any():
         raise FitError(
             f"the fit of {title} did not converge: the best of {len(agree)} starts still has a relative gradient of "
@@ -153,23 +154,6 @@ def fit(
         },
         scale=float(scales[best]),
         derived=derived(form, values),
-    )
-
-
-def _refuse_no_number(form: Form, rows: Rows, theta: np.ndarray) -> None:
-    """FitError where the equation gives no number in some row from wherever it starts."""
-    with np.errstate(all="ignore"):
-        at_start = evaluate(form, form.values(theta), rows.inputs)
-    usable = np.isfinite(at_start) & ((at_start > 0) | (form.compare != "log"))
-    if usable.all(axis=1).any():
-        return
-    i = int(np.flatnonzero(~usable[0])[0])
-    at = ", ".join(f"{k} = {v:.3g}" for k, v in form.values(theta[0]).items())
-    inputs = ", ".join(f"{k} = {v[i]:.4g}" for k, v in rows.inputs.items())
-    log = ", whose logarithm is compared" if form.compare == "log" else ""
-    raise FitError(
-        f"the equation of {form.name} gives {at_start[0, i]:.3g}{log}, in row {i + 1} ({inputs}) with {at}, and so "
-        f"from each of {len(theta)} starts; correct its predict, or the starts of its parameters."
     )
 
 
