@@ -53,3 +53,20 @@ def test_the_page_on_fits_lists_the_units_and_quantities_that_there_are():
         for unit in list(units)[1:]:
             assert unit in words, (quantity, unit)
     assert set(KNOWN) - {"learning_rate_factor"} <= words
+
+
+def test_the_form_of_ones_own_on_the_page_on_fits_gives_what_is_printed_there(tmp_path, monkeypatch, capsys):
+    text = (DOCS / "fit-my-runs.md").read_text(encoding="utf-8")
+    form = re.search(r"```python\n(from areca.laws import Form.*?)```", text, re.DOTALL)[1]
+    command, printed = re.search(r"```console\n\$ (areca fit .*?)\n(.*?)```", text, re.DOTALL).groups()
+    (tmp_path / "my_form.py").write_text(form)
+    (tmp_path / "runs.csv").write_text(re.search(r"```csv\n(.*?)```", text, re.DOTALL)[1])
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(command)[1:]) == 0
+    said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
+    assert len(said) == len(lines)
+    for one, other in zip(said, lines, strict=True):
+        # Parameters and their values; the ends of intervals, which are drawn, are left to the eye.
+        drawn = one.split()[0] in ("E", "a", "N_c", "D_c")
+        assert (one.split()[:2] == other.split()[:2]) if drawn else one == other

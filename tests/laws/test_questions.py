@@ -218,3 +218,30 @@ def test_columns_of_other_forms_are_checked_for_repeats(tmp_path):
     with pytest.raises(DataError, match="1 of 3 rows repeat others in score, flops"):
         load_columns([path], ["score", "flops"], {})
     assert len(load_columns([path], ["score", "flops"], {}, duplicates="drop")) == 2
+
+
+def test_runs_of_other_sizes_with_the_same_compute_and_score_are_no_duplicates(tmp_path):
+    # 20 runs on a grid where C = 6 N D repeats across (N, D), with a score that depends on C alone.
+    n = np.repeat([1e7, 4e7, 1.6e8, 6.4e8, 2.56e9], 4)
+    score = np.round(0.25 + 0.6 / (1 + (1e19 / (n * D)) ** 0.5), 2)
+    columns = {"n_params": n, "n_tokens": D, "score": score}
+    assert len(set(zip(n * D, score, strict=True))) == 8
+    one = load_columns([_table(tmp_path, columns)], ["flops", "score"], {}, duplicates="refuse")
+    assert len(one) == 20
+    assert not any("repeat others" in note for note in one.notes)
+    with pytest.raises(DataError, match="repeat others in n_tokens, loss"):  # no more is known of these rows
+        load_columns([_table(tmp_path, {"n_tokens": D, "loss": np.round(L[0] / D**0.05, 2)})], ["n_tokens", "loss"], {})
+    of_one = load_columns(
+        [_table(tmp_path, {"n_params": n, "n_tokens": D, "loss": np.round(L[0] / D**0.05, 2)})],
+        ["n_tokens", "loss"], {}, duplicates="refuse",
+    )  # fmt: skip
+    assert len(of_one) == 20
+    # A row that is pasted is one, whatever the form asks for; the second seed of a run is not.
+    again = {k: np.append(v, v[3]) for k, v in columns.items()}
+    note = load_columns([_table(tmp_path, again)], ["flops", "score"], {}).notes[-1]
+    assert "1 of 21 rows repeat others in flops, score, n_params, n_tokens" in note
+    seeds = again | {"seed": np.append(np.zeros(20), 1)}
+    assert len(load_columns([_table(tmp_path, seeds)], ["flops", "score"], {}, duplicates="refuse")) == 21
+    groups = again | {"task": [*["a"] * 20, "b"]}
+    path = _table(tmp_path, groups)
+    assert len(load_columns([path], ["flops", "score"], {}, group="task", duplicates="refuse")) == 21

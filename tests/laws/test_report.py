@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -141,3 +142,9 @@ def test_rows_given_twice_are_said():
     twice = Observations(*(np.concatenate([x, x[:2]]) for x in (rows.n_params, rows.n_tokens, rows.flops, rows.loss)))
     assert any(note.startswith("2 of 17 rows repeat others") for note in fit_laws(twice, samples=20).notes)
     assert not any("repeat others" in note for note in fit_laws(rows, samples=20).notes)
+
+
+def test_seeds_with_the_same_loss_are_no_rows_given_twice():
+    rows = TRUTH.ladder(np.random.default_rng(0), budgets=3, sizes=5, noise=0.003).select(np.append(np.arange(15), 0))
+    seeds = replace(rows, others={"seed": np.append(np.zeros(15), 1)})
+    assert not any("repeat others" in note for note in fit_laws(seeds, samples=20, deep=False).notes)

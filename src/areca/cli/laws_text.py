@@ -1,6 +1,6 @@
 """What `areca fit` prints: laws as tables of numbers, with how far to trust them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from areca.cli.units import compact
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from areca.laws.forms import Form
 
 WIDTH = 100  # a table of a law needs as much, also where the output is a file
+FORM_WIDTH = 120  # with its intervals by three ways
 EXPONENTS = (("n_exponent", "N_opt ~ C^"), ("d_exponent", "D_opt ~ C^"))
 
 
@@ -31,6 +32,7 @@ def print_law(law: "LawReport") -> None:
         share = f.beta / (f.alpha + f.beta) if name == "n_exponent" else f.alpha / (f.alpha + f.beta)
         table.add_row(words, f"{share:.4g}", f"{low:.4g} to {high:.4g}", "", style="dim")
     console.print(table)
+    _warn(console, law.warnings)
     delta = f" (delta {f.delta:g})" if f.delta else ""
     console.print(
         f"{f.status}: {f.share_of_starts:.0%} of {f.n_starts} starts at the optimum, condition {f.condition:.2g}; "
@@ -99,6 +101,12 @@ def print_law(law: "LawReport") -> None:
         console.print(f"note: {note}", style="yellow", soft_wrap=True)
 
 
+def _warn(console: "Console", warnings: Sequence[str]) -> None:
+    """What makes the numbers above no result to build on."""
+    for warning in warnings:
+        console.print(f"WARNING: {warning}", style="bold red", soft_wrap=True)
+
+
 def _deep(console: "Console", law: "LawReport") -> None:
     """How far to trust the law: three kinds of interval, each budget left out, bends, and the analyst's choices."""
     from rich.table import Table
@@ -164,7 +172,7 @@ def print_forms(laws: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, width=max(WIDTH, Console().width))
+    console = Console(highlight=False, width=max(FORM_WIDTH, Console().width))
     for i, f in enumerate(laws["forms"]):
         source = f"; {f['source']}" if f["source"] else ""
         console.print(
@@ -181,6 +189,7 @@ def print_forms(laws: dict[str, Any]) -> None:
         for name, value in f["derived"].items():
             table.add_row(name, f"{value:.4g}", _ends(f["intervals"][name]), "", *("" for _ in ways), style="dim")
         console.print(table)
+        _warn(console, f["warnings"])
         console.print(_status(f), soft_wrap=True)
         if c := f["check"]:
             mean, worst = (f"{c[k]:+.2%}" if c["relative"] else f"{c[k]:+.3g}" for k in ("mean_error", "worst_error"))

@@ -28,6 +28,7 @@ from areca.laws.declared import (
 from areca.laws.fingerprint import fingerprint
 from areca.laws.forms import Form
 from areca.laws.kaplan import A_B, B_STAR, critical_batch
+from areca.laws.own import form_from_file
 
 FORMS: dict[str, Form] = {
     f.name: f
@@ -39,36 +40,15 @@ FORMS: dict[str, Form] = {
 
 
 def find_form(name: str) -> Form:
-    """The declared form of that name, or the one in `file.py:variable`. ConfigError where there is none."""
-    if ".py" in name:
-        return _from_file(name)
+    """The declared form of that name, or the one in `FILE.py:NAME`. ConfigError where there is none."""
+    if name.partition(":")[0].endswith(".py"):
+        return form_from_file(name)
     if name not in FORMS:
         raise ConfigError(
             f"there is no law {name!r}{closest(name, FORMS)}; name one of {', '.join(FORMS)}, or a Form of your own as "
-            "file.py:variable."
+            "FILE.py:NAME."
         )
     return FORMS[name]
-
-
-def _from_file(where: str) -> Form:
-    import runpy
-
-    file, _, variable = where.partition(":")
-    if not Path(file).is_file():
-        raise ConfigError(f"there is no file {file}; give a law of your own as file.py:variable.")
-    try:
-        module = runpy.run_path(file)
-    except Exception as error:  # whatever the user's file raises is the user's to read
-        raise ConfigError(f"{file} can't be run ({type(error).__name__}: {error}); mend it.") from None
-    forms = {k: v for k, v in module.items() if isinstance(v, Form) and not k.startswith("_")}
-    if not variable and len(forms) == 1:
-        return next(iter(forms.values()))
-    if variable not in forms:
-        raise ConfigError(
-            f"{file} has no Form {variable or 'of one name'!r}{closest(variable, forms)}; "
-            f"it has {', '.join(forms) or 'none'}."
-        )
-    return forms[variable]
 
 
 def fit_forms(

@@ -14,14 +14,16 @@ import numpy as np
 from areca.errors import DataError, closest
 from areca.laws import cells
 from areca.laws.formats import DOUBLED, Table
+from areca.laws.names import bare, told
 from areca.laws.observations import QUANTITIES
-from areca.laws.quantities import HINTS, KNOWN, OPTIONS, SYMBOLS, UNIT_OF_NAME, Quantity
-from areca.laws.units import SCALES, UNITS, Unit, split_suffix
+from areca.laws.quantities import HINTS, KNOWN, OPTIONS, SYMBOLS, Quantity
+from areca.laws.units import SCALES, UNITS, Unit
 
 # Where trackers and configurations keep a setting: "summary.eval/loss", "config.model.n_layers".
 _ROOMS = re.compile(
     r"^((config|summary|summary_metrics|hparams|args|counts|model|model_config|data|optimizer)[./])+(?=\w)"
 )
+FEWEST_BITS = 2.0  # a token: where all are fewer and nobody says of what, they may be bits a byte
 _ANY = Quantity("a quantity of the user's", positive=False)
 
 
@@ -121,8 +123,7 @@ def _candidates(table: Table, used: Mapping[str, str]) -> dict[str, str]:
 
 def _compact(column: str) -> str:
     """ "evalloss" of "summary.eval/loss", "tokens" of "tokens (B)"."""
-    name = re.sub(_ROOMS, "", split_suffix(column.strip())[0])
-    return re.sub("[^a-z0-9]", "", name.lower())
+    return bare(re.sub(_ROOMS, "", column.strip()))
 
 
 def _equal(table: Table, columns: list[str]) -> bool:
@@ -149,22 +150,33 @@ def read(table: Table, used: Mapping[str, str], reading: Reading, *, needed: Ite
     """
     found = Found({}, {}, [], dict(used))
     needed = set(needed)
-    units = {name: _unit(table, name, column, reading) for name, column in used.items()}
+    units: dict[str, Unit] = {}
+
+    def left_out(name: str, error: DataError) -> None:
+        if name in needed or reading.mapping.get(name):
+            raise error
+        found.notes.append(f"column {used[name]!r} is left out: {error}")
+
+    for name, column in used.items():
+        try:
+            units[name] = unit_of(table, name, column, reading.units)
+        except DataError as error:
+            left_out(name, error)
     # What others are converted with comes first: a batch may be in sequences itself.
-    for name in sorted(used, key=lambda name: (units[name].needs(name) != "", name != "batch_tokens")):
-        column, unit = used[name], units[name]
+    for name in sorted(units, key=lambda name: (units[name].needs(name) != "", name != "batch_tokens")):
+        column, unit, sure = used[name], units[name], name in reading.units
         plain = unit.name == _plain(name)
         try:
             values = cells.numbers(
                 table, column, count=plain and "K" in UNITS.get(name, ()),
                 positive=KNOWN.get(name, _ANY).positive, gaps=name not in needed,
             )  # fmt: skip
+            asked = _check_score(table, unit, values, column, sure) if name == "score" else []
+            found.values[name] = values if plain else _converted(table, name, unit, values, found, sure)
         except DataError as error:
-            if name in needed or reading.mapping.get(name):
-                raise
-            found.notes.append(f"column {column!r} is left out: {error}")
+            left_out(name, error)
             continue
-        found.values[name] = values if plain else _converted(table, name, unit, values, found)
+        found.notes += asked
         found.described[name] = table.described.get(name, column if plain else f"{column} ({unit.name})")
     found.values = {name: found.values[name] for name in used if name in found.values}
     return found
@@ -175,19 +187,23 @@ def _plain(name: str) -> str:
     return next(iter(UNITS.get(name, ("",))))
 
 
-def _unit(table: Table, name: str, column: str, reading: Reading) -> Unit:
-    """The unit that the user names, else the one in the column's name, else ours."""
+def unit_of(table: Table, name: str, column: str, units: Mapping[str, Unit]) -> Unit:
+    """The unit that the user names, else the one that the column's name tells, else ours.
+
+    DataError where the name tells what is no unit of ours.
+    """
     if table.known or name not in UNITS:
         return Unit(_plain(name))
-    if name in reading.units:
-        return reading.units[name]
-    said = split_suffix(column)[1]
-    if name == "loss" and not said:
-        said = next((unit for ending, unit in UNIT_OF_NAME if _compact(column).endswith(ending)), "")
-    return Unit(said if said in UNITS[name] else _plain(name))
+    if name in units:
+        return units[name]
+    its = told(name, re.sub(_ROOMS, "", column.strip()))
+    if its.counts:
+        what = KNOWN[name].meaning
+        raise DataError(f"{column!r} of {table.path} is by its name {its.counts}, not {what}; {its.way_out}.")
+    return Unit(its.unit if its.unit in UNITS[name] else _plain(name))
 
 
-def _converted(table: Table, name: str, unit: Unit, values: np.ndarray, found: Found) -> np.ndarray:
+def _converted(table: Table, name: str, unit: Unit, values: np.ndarray, found: Found, sure: bool) -> np.ndarray:
     column = found.used[name]
     per, beside = None, unit.needs(name)
     if beside:
@@ -205,8 +221,46 @@ def _converted(table: Table, name: str, unit: Unit, values: np.ndarray, found: F
         )
     if unit.name == "perplexity" and float(np.nanmin(values)) <= 1:
         raise DataError(f"{table.path} has a perplexity of {np.nanmin(values):g} in {column!r}; it must be above 1.")
-    found.notes.append(f"{column!r} of {table.path.name} is read in {unit.name}.")
+    if unit.name == "bits-per-token" and not sure and "token" not in column.lower() and large < FEWEST_BITS:
+        raise DataError(
+            f"{column!r} of {table.path} is at most {large:g} bits, as bits a byte are; say which it is, --unit "
+            f"{name}=bits-per-token or --unit {name}=bits-per-byte:NUMBER with the bytes in a token."
+        )
+    why = "" if sure else f", as its name says (--unit {name}={_plain(name)} if it is not)"
+    found.notes.append(f"{column!r} of {table.path.name} is read in {unit.name}{why}.")
     return unit.convert(values, per)
+
+
+def _check_score(table: Table, unit: Unit, values: np.ndarray, column: str, sure: bool) -> list[str]:
+    """A question about scores, or DataError where they are no shares of 1 (`values`, as the table has them).
+
+    Below 0 only what the user calls shares is taken: scores centred on chance fall there.
+    """
+    most = 100.0 if unit.name == "percent" else 1.0
+    bad = np.flatnonzero((values > most) | ((values < 0) & ~(sure and unit.name == "share")))
+    if bad.size:
+        i = int(bad[0])
+        where, worst = f"{table.rows[i].where} has {values[i]:g} in column {column!r}", np.nanmax(values)
+        if values[i] < 0:
+            way_out = "correct it, or say --unit score=share if scores are centred on chance"
+            raise DataError(f"{where}, and a score is not below 0; {way_out}.")
+        if most == 100 or worst > 100:
+            raise DataError(
+                f"{where}, and a score is at most 1, or 100 in percent (--unit score=percent); bring the column to "
+                "either."
+            )
+        if np.nanmedian(values) <= 1:
+            raise DataError(
+                f"{where}, beside {np.nanmedian(values):.3g} in the median, and a score is a share of 1; bring the "
+                "column to one unit, shares or (--unit score=percent) percent."
+            )
+        raise DataError(f"{where}, and a score is a share of 1; say --unit score=percent if the column is in percent.")
+    if unit.name == "percent" and np.nanmax(values) <= 1:
+        seen = f"the scores {column!r} of {table.path.name} are at most {np.nanmax(values):g} percent"
+        if not sure:
+            raise DataError(f"{seen}, as if they were shares; say which, --unit score=share or --unit score=percent.")
+        return [f"{seen}: if they are shares of 1, leave out --unit score=percent."]
+    return []
 
 
 def derive(table: Table, values: dict[str, np.ndarray], described: dict[str, str]) -> list[str]:

@@ -80,7 +80,7 @@ def solve(
     theta [S, p] starts; delta, a number or [S]; target (that of `rows` if not given) and weight (ones) [n] or [S, n];
     lower and upper (the form's) [p] or [S, p].
     """
-    _start()
+    prepare()
     count, n = len(theta), len(rows)
     low, high = bounds(form)
     lower = np.broadcast_to(low if lower is None else lower, theta.shape)
@@ -120,7 +120,7 @@ def bounds(form: Form) -> tuple[np.ndarray, np.ndarray]:
 
 def evaluate(form: Form, values: Mapping[str, Any], inputs: Mapping[str, Any]) -> np.ndarray:
     """[S, n]: the response itself, for parameters by name [S] and inputs [n] (numbers where S or n is 1)."""
-    _start()
+    prepare()
     given = np.stack(
         np.broadcast_arrays(*(np.atleast_1d(np.asarray(values[k], np.float64)) for k in form.names)), axis=1
     )
@@ -143,14 +143,14 @@ def response(form: Form, theta: np.ndarray, inputs: Mapping[str, np.ndarray]) ->
 
 def jacobian(form: Form, theta: np.ndarray, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
     """[n, p]: derivatives of the response, as residuals are taken of it, by the parameters as searched."""
-    _start()
+    prepare()
     padded, constants, n = _arguments(form, inputs)
     program = _differentiator(form.predict, form.names, tuple(p.log for p in form.parameters), form.compare)
     with on_the_cpu_in_float64():
         return np.asarray(program(np.asarray(theta, np.float64), padded, constants))[:n]
 
 
-def _start() -> None:
+def prepare() -> None:
     """Prepares the process where nobody did; a fit of a few rows must not take an accelerator's memory."""
     import os
 
@@ -318,4 +318,4 @@ def _program(
     return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, 0, 0, 0, None, None, None)))
 
 
-__all__ = ["CHUNK", "Rows", "Solutions", "bounds", "evaluate", "huber", "jacobian", "response", "solve"]
+__all__ = ["CHUNK", "Rows", "Solutions", "bounds", "evaluate", "huber", "jacobian", "prepare", "response", "solve"]

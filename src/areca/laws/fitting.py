@@ -12,6 +12,7 @@ import numpy as np
 
 from areca.errors import ConfigError, DataError, FitError
 from areca.laws.engine import Rows, Solutions, evaluate, huber, jacobian, response, solve
+from areca.laws.equation import check_predict, refuse_no_number
 from areca.laws.forms import Form
 from areca.laws.starts import starts
 
@@ -78,6 +79,9 @@ def rows_of(form: Form, data: Mapping[str, Any] | Any) -> Rows:
     if form.compare == "log" and not (observed > 0).all():
         i = int(np.flatnonzero(~(observed > 0))[0])
         raise DataError(f"{form.response} is {observed[i]} in row {i + 1}; it must be positive.")
+    if form.response == "score" and (observed > 1).any():
+        i = int(np.flatnonzero(observed > 1)[0])
+        raise DataError(f"score is {observed[i]:g} in row {i + 1}, and a score is a share of 1; divide percent by 100.")
     target = np.log(observed) if form.compare == "log" else observed
     return Rows({k: columns[k] for k in form.inputs}, target)
 
@@ -98,6 +102,7 @@ def fit(
     too (Besiroglu et al. 2024). Raises FitError when the rows can't determine the law or no start converged.
     """
     check_objective(objective, delta)
+    check_predict(form)
     rows = rows_of(form, data)
     check_rows(form, rows)
     weight = np.ones(len(rows)) if weights is None else np.asarray(weights, np.float64)
@@ -111,6 +116,8 @@ def fit(
         agree, value = _agreeing(found, rows, objective, delta)
     best = int(np.argmin(value))
     title = form.equation.partition(" = ")[0]
+    if not np.isfinite(value[best]):
+        refuse_no_number(form, rows, theta)
     if not np.isfinite(value[best]) or not agree.any():
         raise FitError(
             f"the fit of {title} did not converge: the best of {len(agree)} starts still has a relative gradient of "

@@ -8,6 +8,7 @@ import numpy as np
 
 from areca.errors import FitError
 from areca.laws.bootstrap import KEPT
+from areca.laws.doubts import doubts
 from areca.laws.engine import response
 from areca.laws.fitting import Fit, Objective, fit, rows_of
 from areca.laws.forms import Form
@@ -32,6 +33,7 @@ class FormReport:
     intervals_by: dict[str, dict[str, list[float | None]]]
     check: dict[str, Any] | None  # the rows of the largest inputs, predicted from the others
     notes: list[str]
+    warnings: list[str]  # what makes the numbers no result to build on
     observed: dict[str, Any]
     level: float = LEVEL
 
@@ -62,6 +64,7 @@ class FormReport:
             "check": self.check,
             "curve": _curve(f, self.samples, self.level),
             "observed": self.observed,
+            "warnings": self.warnings,
             "notes": self.notes,
         }
 
@@ -85,11 +88,6 @@ def report_form(
     rows = rows_of(form, data)
     fitted = response(form, found.theta[None], rows.inputs)[0]
     back = np.exp if form.compare == "log" else np.asarray
-    notes = []
-    if found.at_bound:
-        notes.append(
-            f"{' and '.join(found.at_bound)} ended at the edge of what the fit allows: the rows do not determine it."
-        )
     intervals = drawn.intervals(level)
     intervals_by: dict[str, dict[str, list[float | None]]] = {}
     if deep and drawn.method != "exact":
@@ -101,7 +99,8 @@ def report_form(
         standard_errors=drawn.standard_errors(),
         intervals_by=intervals_by,
         check=_check(found, data, seed, level) if deep else None,
-        notes=notes,
+        notes=[],
+        warnings=doubts(found, form, found.values, drawn.theta, intervals_by.get("profile", {}), level),
         observed={
             "inputs": {k: v.tolist() for k, v in rows.inputs.items()},
             "response": back(rows.target).tolist(),

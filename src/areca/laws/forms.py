@@ -49,6 +49,8 @@ class Parameter:
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
             raise ConfigError(f"a parameter is called {self.name!r}; give it a name such as alpha.")
+        if not self.starts and not self.of:
+            raise ConfigError(f"{self.name} has no starts; give at least one value to search from.")
         if not self.low < self.high:
             raise ConfigError(f"{self.name} lies between {self.low} and {self.high}; give a range that is not empty.")
         if self.log and not self.low > 0:
@@ -111,15 +113,19 @@ class Form:
     begin: "Form | None" = None  # a simpler law: the parameters in common start where it fits
 
     def __post_init__(self) -> None:
+        _check_parts(self)
         names = [p.name for p in self.parameters]
-        if not names or len(set(names)) < len(names):
-            raise ConfigError(f"{self.name} has the parameters {names}; give at least one and each a name of its own.")
         if unknown := [n for n in self.linear if n not in names]:
             raise ConfigError(f"{self.name} says that {unknown[0]!r} enters linearly; its parameters are {names}.")
         for p in self.parameters:
             if p.exponent and p.exponent not in [*names, *self.constants]:
                 raise ConfigError(
                     f"{self.name}: the scale {p.name} names the exponent {p.exponent!r}, which is no parameter."
+                )
+            if p.of and p.of not in self.inputs:
+                raise ConfigError(
+                    f"{self.name}: the scale {p.name} is of {p.of!r}, which is no input; those are "
+                    f"{', '.join(self.inputs)}."
                 )
 
     @property
@@ -146,6 +152,28 @@ class Form:
         """[..., p] as searched -> each parameter by name, [...]."""
         columns = np.moveaxis(np.asarray(theta, np.float64), -1, 0)
         return {p.name: np.exp(c) if p.log else c for p, c in zip(self.parameters, columns, strict=True)}
+
+
+def _check_parts(form: Form) -> None:
+    """ConfigError where a form is not made of what it has to be made of, as a form of a user's may not be."""
+    names: dict[str, int] = {}
+    for part, kind, example in (("inputs", str, '("n_tokens",)'), ("parameters", Parameter, '(positive("E"),)')):
+        value = getattr(form, part)
+        if not isinstance(value, tuple | list) or not value or not all(isinstance(v, kind) for v in value):
+            raise ConfigError(f"{form.name} has {part} = {str(value)[:60]!r}; give a tuple of them, as {example}.")
+    for p in form.parameters:
+        names[p.name] = names.get(p.name, 0) + 1
+    if twice := [n for n, count in names.items() if count > 1 or n in form.constants]:
+        raise ConfigError(f"{form.name} names the parameter {twice[0]!r} twice; give each a name of its own.")
+    if form.response in form.inputs:
+        raise ConfigError(f"{form.name} has {form.response!r} as its response and as an input; it can be one only.")
+    if form.compare not in ("log", "linear"):
+        raise ConfigError(f"{form.name} has compare = {form.compare!r}; it can be 'log' or 'linear'.")
+    if not callable(form.predict):
+        raise ConfigError(
+            f"{form.name} has predict = {str(form.predict)[:60]!r}; give a function of parameters and inputs, as "
+            "lambda p, x: p.E + x.n_tokens ** -p.a."
+        )
 
 
 @contextlib.contextmanager

@@ -102,8 +102,9 @@ def frontier(theta: np.ndarray, flops: Any, coupling: float = 1.0) -> tuple[np.n
     """N and D of least loss under C = 6 N D, for theta [..., 5] and FLOPs that broadcast with [...]."""
     a, b, _, alpha, beta = np.moveaxis(np.asarray(theta, float), -1, 0)
     c, both = np.asarray(flops, float) / 6, alpha + beta
-    g = (alpha / beta) ** (1 / (coupling * both)) * np.exp((a - b) / both)
-    return g * c ** (beta / both), c ** (alpha / both) / g
+    with np.errstate(divide="ignore", over="ignore"):  # a resampled law of a few rows may have its best N at 0
+        g = (alpha / beta) ** (1 / (coupling * both)) * np.exp((a - b) / both)
+        return g * c ** (beta / both), c ** (alpha / both) / g
 
 
 def fit_parametric(

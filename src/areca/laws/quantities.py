@@ -50,7 +50,7 @@ KNOWN: dict[str, Quantity] = {
         (
             "evalloss valloss validationloss validloss testloss heldoutloss devloss lossval losseval losstest "
             "finalevalloss finalvalloss finalvalidationloss finaltestloss evallossfinal vallossfinal",
-            "finalloss",
+            "finalloss loss",
             "evalperplexity valperplexity validationperplexity evalppl valppl perplexity ppl",
             "bitspertoken evalbitspertoken valbitspertoken",
             "valbpb evalbpb bpb bitsperbyte valbitsperbyte evalbitsperbyte",
@@ -82,14 +82,6 @@ KNOWN: dict[str, Quantity] = {
 OTHERS = tuple(name for name in KNOWN if name not in QUANTITIES)
 SYMBOLS = {"n_params": "N", "n_tokens": "D", "flops": "C", "loss": "the loss"}
 OPTIONS = {name: f"--{name.replace('_', '-')}" for name in QUANTITIES}  # the others have --columns NAME=COLUMN
-# Endings of a loss's name that tell its unit.
-UNIT_OF_NAME = (
-    ("perplexity", "perplexity"),
-    ("ppl", "perplexity"),
-    ("bpb", "bits-per-byte"),
-    ("bitsperbyte", "bits-per-byte"),
-    ("bitspertoken", "bits-per-token"),
-)
 # What a column's name has in it that may be the quantity; shown to whoever has to choose, never taken.
 HINTS = {
     "n_params": "param|modelsize|^size$|^n$", "n_tokens": "token|seq|sample|^d$", "flops": "flop|compute|^c$",

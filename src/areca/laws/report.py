@@ -14,6 +14,7 @@ from areca.laws.average import Average, Member, fit_average
 from areca.laws.bootstrap import Bootstrap, bootstrap
 from areca.laws.compute import PF_DAY, fit_compute
 from areca.laws.curvature import bends
+from areca.laws.doubts import doubts
 from areca.laws.fingerprint import VALUES, fingerprint
 from areca.laws.fitting import Objective
 from areca.laws.isoflop import LEVEL, IsoFlop, fit_isoflop
@@ -45,6 +46,7 @@ class LawReport:
     level: float = LEVEL
     seed: int = 0
     notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)  # what makes L(N, D) no result to build on
     sources: list[str] = field(default_factory=list)  # what was read, relative to law.json's directory
     average: Average | None = None  # what predicts, if not `parametric` alone
     intervals_by: dict[str, Any] = field(default_factory=dict)  # bootstrap, profile, delta -> parameter -> interval
@@ -107,6 +109,7 @@ class LawReport:
             "intervals": self.intervals,
             "standard_errors": self.standard_errors,
             "level": self.level,
+            "warnings": self.warnings,
         }
         return {
             "format": FORMAT,
@@ -159,6 +162,7 @@ class LawReport:
                 level=p["level"],
                 seed=values["seed"],
                 notes=list(values["notes"]),
+                warnings=list(p.get("warnings", [])),
                 sources=list(values.get("sources", [])),
                 average=Average(tuple(Member.from_dict(f) for f in average)) if average else None,
                 intervals_by=values.get("intervals_by") or {},
@@ -214,14 +218,11 @@ def fit_laws(
             known=(fit, drawn),
         )
         notes += left_out
-    rows = np.stack([observations.n_params, observations.n_tokens, observations.loss], axis=1)
+    keys = [observations.column(name) for name in ("n_params", "n_tokens", "loss", *observations.others)]
+    rows = np.nan_to_num(np.stack(keys, axis=1), nan=-1.0)
     same = len(rows) - len(np.unique(rows, axis=0))
     if same and not any("repeat others" in note for note in notes):  # who loads a table is told there
         notes.append(f"{same} of {len(observations)} rows repeat others, which makes every interval too narrow.")
-    if fit.at_bound:
-        notes.append(
-            f"{' and '.join(fit.at_bound)} ended at the edge of what the fit allows: the rows do not determine it."
-        )
     valleys = fit_isoflop(observations, samples=samples, seed=seed, level=level)
     compute = floor = None
     if valleys is None:
@@ -236,9 +237,12 @@ def fit_laws(
             f"{FAILED_CHECK}, the law misses its runs by {validation.mean_error:+.1%} on average "
             f"({validation.held} of {validation.rows} inside their {level:.0%} intervals): its form may not hold here."
         )
+    checks = _deep(observations, fit, drawn, valleys, validation, how) if deep else {}
+    profile = checks.get("intervals_by", {}).get("profile", {})
     return LawReport(
         parametric=fit,
         samples=drawn,
+        warnings=doubts(fit, fit.form, fit.generic().values, drawn.theta, profile, level),
         intervals=drawn.parameter_intervals(level),
         standard_errors=drawn.standard_errors(),
         isoflop=valleys.to_dict() if valleys else None,
@@ -250,7 +254,7 @@ def fit_laws(
         seed=seed,
         notes=notes,
         average=average,
-        **(_deep(observations, fit, drawn, valleys, validation, how) if deep else {}),
+        **checks,
     )
 
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from areca.errors import DataError, closest
 from areca.laws import cells
-from areca.laws.columns import Found, Reading, derive, hint, match, option, read
+from areca.laws.columns import Found, Reading, derive, hint, match, option, read, unit_of
 from areca.laws.formats import Table, read_table_file
 from areca.laws.observations import QUANTITIES, Observations
-from areca.laws.quantities import OTHERS, SYMBOLS
+from areca.laws.quantities import KNOWN, OTHERS, SYMBOLS
 from areca.laws.questions import questions
 from areca.laws.repeats import Duplicates, check_duplicates
 from areca.laws.rundirs import BUDGET, FlopsKind, Rates, read_runs
@@ -67,8 +67,8 @@ def load(
         group: a column of labels.
         units: {quantity: unit} where a table counts in others than ours (`areca.laws.units`).
         where: keep the rows that meet each "COLUMN=VALUE" or "COLUMN!=VALUE".
-        duplicates: of rows with the same N, D and loss keep all, drop all but the first, refuse any, or check that they
-            are few.
+        duplicates: of rows that are the same in N, D, loss and whatever else is known of them keep all, drop all but
+            the first, refuse any, or check that they are few.
         flops_kind: of a run directory the exact FLOPs or 6 N D.
         rates: of a ladder's sweep of learning rates the best of each size and budget, or all.
         fit_first: send whoever has to name a column or a unit to `areca fit`, having no options for that.
@@ -83,6 +83,7 @@ def load(
         parts = [_observations(table, its, fit_first) for table, its in tables]
         observations = parts[0] if len(parts) == 1 else _join(parts)
         keys = [observations.column(name) for name in ("n_params", "n_tokens", "loss", *observations.others)]
+        keys += _codes(observations.group)
         keep, notes = check_duplicates(keys, observations.label, "N, D and loss", duplicates)
     except DataError as error:
         if fit_first and " --" in str(error) and "areca fit" not in str(error):
@@ -116,6 +117,7 @@ def load_columns(
     label: list[str] = []
     groups: list[str] = []
     notes: list[str] = []
+    identity: list[dict[str, float]] = []
     for table, its in _tables(paths, where, reading, flops_kind, rates):
         found = _columns(table, wanted, [*optional, "seed"], its)
         if not table.known:
@@ -124,10 +126,13 @@ def load_columns(
             parts.append(found.values.get(name, np.full(len(table.rows), np.nan)))
         label += [row.label or row.where for row in table.rows]
         groups += _group(table, group)
+        identity += _identity(table, its)
         notes += [*table.notes, *found.notes]
     whole = {name: np.concatenate(parts) for name, parts in values.items()}
     there = {k: v for k, v in whole.items() if k in wanted or (k in optional and np.isfinite(v).any())}
-    keep, said = check_duplicates(list(whole.values()), tuple(label), ", ".join(wanted), duplicates)
+    others = [name for name in dict.fromkeys(k for row in identity for k in row) if name not in whole]
+    keys = [*whole.values(), *(np.array([row.get(name, np.nan) for row in identity]) for name in others)]
+    keep, said = check_duplicates([*keys, *_codes(groups)], label, ", ".join([*wanted, *others]), duplicates)
     return Columns(
         {name: v[keep] for name, v in there.items()},
         tuple(label[i] for i in keep),
@@ -197,7 +202,8 @@ def _columns(table: Table, wanted: Sequence[str], optional: Sequence[str], readi
     lacks = [name for name in wanted if name not in used]
     if lacks and set(lacks) <= set(SIZES):  # the other two can stand in for the third
         used, notes = match(table, [*names, *SIZES], reading.mapping)
-    beside = {unit.needs(name) for name, unit in reading.units.items()} - {""}
+    told = {name: unit_of(table, name, column, reading.units) for name, column in used.items() if name in wanted}
+    beside = {unit.needs(name) for name, unit in {**reading.units, **told}.items()} - {""}
     if beside - set(used):
         used = match(table, [*used, *beside], reading.mapping)[0]
     found = read(table, used, reading, needed=[*wanted, *(SIZES if lacks else ())])
@@ -210,6 +216,21 @@ def _columns(table: Table, wanted: Sequence[str], optional: Sequence[str], readi
             f"{option(missing[0])}{hint(table, missing[0], used)} (its columns: {table.listed})."
         )
     return found
+
+
+def _identity(table: Table, reading: Reading) -> list[dict[str, float]]:
+    """[n] which run each row is: all that the table knows of it, in its own units, also what a form does not ask for.
+
+    Two runs of other sizes may have the same score at the same compute.
+    """
+    used = match(table, [*KNOWN, *reading.mapping], reading.mapping)[0]
+    read = [{k: cells.parse(row.cells.get(c), True) for k, c in used.items()} for row in table.rows]
+    return [{k: v for k, v in row.items() if v is not None} for row in read]
+
+
+def _codes(groups: Sequence[str]) -> list[np.ndarray]:
+    """The groups as a column of numbers, [] without groups."""
+    return [np.unique(groups, return_inverse=True)[1].astype(np.float64)] if groups else []
 
 
 def _derived(table: Table, found: Found) -> list[str]:

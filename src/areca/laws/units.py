@@ -1,11 +1,10 @@
 """Units: what a table may count in, and how it comes to ours (parameters, tokens, FLOPs, nats a token).
 
-A unit is named by `--unit QUANTITY=UNIT`, or by the column's own name, as "tokens (B)" or "compute_pf_days". Some need
-a second number, named after a colon or in a column of its own: sequences need the context, steps the batch, bits per
-byte the bytes in a token.
+A unit is named by `--unit QUANTITY=UNIT`, or by the column's own name (`areca.laws.names`). Some need a second number,
+named after a colon or in a column of its own: sequences need the context, steps the batch, bits per byte the bytes in a
+token.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -17,7 +16,9 @@ PF_DAY = 8.64e19  # FLOPs: 1e15 a second for a day (Kaplan et al. 2020, section 
 LN2 = float(np.log(2.0))
 SCALES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 WORDS = {"thousands": "K", "millions": "M", "billions": "B", "trillions": "T"}
-FLOPS = {"pf-days": PF_DAY, "tflops": 1e12, "pflops": 1e15, "eflops": 1e18, "zflops": 1e21}
+FLOPS = {
+    "pf-days": PF_DAY, "gflops": 1e9, "tflops": 1e12, "pflops": 1e15, "eflops": 1e18, "zflops": 1e21, "yflops": 1e24,
+}  # fmt: skip
 SHORT = {"params": "n_params", "tokens": "n_tokens", "compute": "flops"}  # for whoever types
 # quantity -> unit -> the quantity that the unit needs a value of ("" for none)
 UNITS: dict[str, dict[str, str]] = {
@@ -100,32 +101,6 @@ def _per(quantity: str, name: str, words: str, number: str) -> float:
         how = f"give the {what.replace('_', ' ')} as a positive number" if what else f"{word} takes no number"
         raise ConfigError(f"--unit {name}={words}: {number!r} can't be used; {how}.")
     return value
-
-
-_SUFFIX = re.compile(
-    r"[\s_/]*[(\[]\s*(?P<inside>[\w\s-]+?)\s*[)\]]$"  # "tokens (B)", "Model Size [millions]"
-    r"|[\s_](?P<word>thousands|millions|billions|trillions|pf[-_ ]?days?)$"  # "compute_pf_days"
-    r"|_(?P<letter>[KMBT])$",  # "tokens_B"; a lower-case letter says too little
-    re.IGNORECASE,
-)
-
-
-def split_suffix(column: str) -> tuple[str, str]:
-    """("tokens", "B") of "tokens (B)": a column's name and the unit at its end, "" where there is none."""
-    match = _SUFFIX.search(column)
-    if match is None or not match.start():
-        return column, ""
-    letter = match["letter"]
-    if letter and not letter.isupper():
-        return column, ""
-    word = (match["inside"] or match["word"] or letter).lower()
-    word = WORDS.get(word if word.endswith("s") else f"{word}s", word)
-    if re.fullmatch(r"pf[-_ ]?days?", word):
-        word = "pf-days"
-    known = {unit.lower(): unit for units in UNITS.values() for unit in units}
-    known |= {"nats/token": "nats", "bits": "bits-per-token", "ppl": "perplexity", "bn": "B", "%": "percent"}
-    unit = known.get(word.lower().replace(" ", "-"), "")
-    return (column[: match.start()], unit) if unit else (column, "")
 
 
 def _list(names: Iterable[str], last: str = "and") -> str:

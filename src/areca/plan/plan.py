@@ -198,6 +198,7 @@ def _notes(
 ) -> list[str]:
     notes = []
     if isinstance(law, Fitted):
+        notes += law.report.warnings
         notes += [note for note in law.report.notes if note.startswith(FAILED_CHECK)]
     if len(candidates) > 2 and optimum in (candidates[0], candidates[-1]):
         edge = "smallest" if optimum is candidates[0] else "largest"

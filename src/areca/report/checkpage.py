@@ -198,6 +198,8 @@ def _other(view: View, form: dict[str, Any], i: int) -> str:
     warning = ""
     if form.get("status") not in (None, "converged"):
         warning = absent(f"The fit of {law.name} did not converge; its numbers are not a result.")
+    doubts = sentences(form.get("warnings"))
+    warning += f'<ul class="warnings">{"".join(f"<li>{text(d)}</li>" for d in doubts)}</ul>' if doubts else ""
     shown = table(["parameter", "value", "90% interval", "standard error"], rows, f"{law.name}") if rows else ""
     return f"<h3>{name}</h3>" + warning + (note(" · ".join(said)) if said else "") + parts + shown + facts(status)
 

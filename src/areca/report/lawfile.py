@@ -49,7 +49,7 @@ def read_law(value: dict[str, Any] | None) -> Law | None:
         exponents=exponents,
         compute=_compute(an_object(value, "compute")),
         with_floor=_compute(an_object(value, "compute_with_floor")),
-        notes=sentences(value.get("notes")),
+        notes=[*sentences(parametric.get("warnings")), *sentences(value.get("notes"))],
         checks=read_checks(value),
         points=points,
         columns=columns,
