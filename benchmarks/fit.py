@@ -82,11 +82,12 @@ def main() -> None:
 
 def measure(options: argparse.Namespace) -> None:
     from areca import runtime
-    from areca.laws import bootstrap, fit_parametric
-    from areca.laws.engine import response
-    from areca.laws.fitting import rows_of as of_form
-    from areca.laws.fitting import total
-    from areca.laws.resample import refit
+    from areca.laws import fit_parametric
+    from areca.laws.fits import bootstrap
+    from areca.laws.fits.engine import response
+    from areca.laws.fits.fitting import rows_of as of_form
+    from areca.laws.fits.fitting import total
+    from areca.laws.fits.resample import refit
 
     rows = rows_of(options.data)
     print(f"{len(rows)} rows ({options.data or 'simulated'}), {options.samples:,} pairs bootstraps, "

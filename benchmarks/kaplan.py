@@ -19,7 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from areca.files import read_json
-from areca.laws.critical_batch import noise_at, steps_to
+from areca.laws.fits.critical_batch import noise_at, steps_to
 from kaplan_show import best_of_passes, show
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

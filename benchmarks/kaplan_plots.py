@@ -10,8 +10,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from areca.laws.critical_batch import fit_batch_law
-from areca.laws.data_limited import fit_data_law, fit_overfitting
+from areca.laws.fits.critical_batch import fit_batch_law
+from areca.laws.fits.data_limited import fit_data_law, fit_overfitting
 from kaplan_show import NOISE_BATCH, R_STAR, best_of_passes, exhausted, noise_over_loss, read_table, repeated, tradeoffs
 
 DPI = 100

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from areca.errors import DataError
-from areca.laws.critical_batch import Tradeoff, fit_batch_law, fit_tradeoff
-from areca.laws.data_limited import fit_data_law, fit_overfitting
+from areca.laws.fits.critical_batch import Tradeoff, fit_batch_law, fit_tradeoff
+from areca.laws.fits.data_limited import fit_data_law, fit_overfitting
 
 NOISE_BATCH = 1024  # tokens: smaller batches, in two parts, scatter by factors of ten
 R_STAR = 15.39  # Muennighoff et al. 2023: D_eff = U + U R* (1 - exp(-(passes - 1) / R*))

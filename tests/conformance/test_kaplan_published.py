@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from areca.laws import kaplan
-from areca.laws.compute import PF_DAY
+from areca.laws.fits.compute import PF_DAY
 from areca.laws.published import LAWS, published
 
 BUDGETS = (1e-6, 1e-3, 0.1, 1.0, 30.0, 1e4)  # PF-days

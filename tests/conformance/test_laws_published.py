@@ -5,7 +5,8 @@
 
 import pytest
 
-from areca.laws import bootstrap, fit_parametric, load
+from areca.laws import fit_parametric, load
+from areca.laws.fits import bootstrap
 
 PARAMETERS = ("A", "B", "E", "alpha", "beta")
 PUBLISHED = {

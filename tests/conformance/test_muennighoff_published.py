@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from areca.laws import fit
-from areca.laws.declared import DATA_CONSTRAINED
-from areca.laws.engine import response
-from areca.laws.fitting import rows_of, total
+from areca.laws.fits.engine import response
+from areca.laws.fits.fitting import rows_of, total
+from areca.laws.forms.declared import DATA_CONSTRAINED
 
 CHINCHILLA = {
     "A": np.exp(6.255414),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from areca.laws import Observations, fit, fit_isoflop
-from areca.laws.declared import N_OPT
+from areca.laws.forms.declared import N_OPT
 
 EXPERIMENTS = (
     ("base", "long", "kaplan", "kaplan"),

@@ -17,7 +17,7 @@ from areca.laws import (
     load,
     predict_interval,
 )  # fmt: skip
-from areca.laws.average import evidence_weights
+from areca.laws.fits.average import evidence_weights
 from areca.report.lawfile import read_law
 
 A, B, E, ALPHA, BETA = 30.0, 400.0, 1.6, 0.3, 0.4

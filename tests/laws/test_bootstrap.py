@@ -3,8 +3,9 @@ import pytest
 from truth import Truth
 
 from areca.errors import ConfigError, FitError
-from areca.laws import Observations, bootstrap, fit_parametric, predict_interval
+from areca.laws import Observations, fit_parametric, predict_interval
 from areca.laws import bootstrap as bootstrap_function  # noqa: F401  (the name is also the module's)
+from areca.laws.fits import bootstrap
 
 TRUTH = Truth(A=60.0, B=900.0, E=2.0, alpha=0.38, beta=0.45)
 
@@ -87,7 +88,7 @@ def test_ninety_percent_intervals_hold_a_new_run_at_four_times_the_compute():
 
 
 def test_refits_that_do_not_converge_are_an_error(monkeypatch):
-    from areca.laws import engine
+    from areca.laws.fits import engine
 
     o = _ladder()
     fit = fit_parametric(o)

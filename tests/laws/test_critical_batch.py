@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from areca.errors import DataError
-from areca.laws.critical_batch import fastest, fit_batch_law, fit_tradeoff, noise_at, steps_to
+from areca.laws.fits.critical_batch import fastest, fit_batch_law, fit_tradeoff, noise_at, steps_to
 
 BATCHES = 2.0 ** np.arange(7, 15)
 

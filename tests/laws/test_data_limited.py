@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from areca.errors import DataError
-from areca.laws.data_limited import fit_data_law, fit_overfitting
+from areca.laws.fits.data_limited import fit_data_law, fit_overfitting
 
 A_N, A_D, N_C, D_C = 0.076, 0.103, 6.4e13, 1.8e13  # Kaplan et al. 2020, table 2
 N, D = (v.ravel() for v in np.meshgrid([4e5, 3e6, 8.5e7, 7e8], [2.2e7, 2e8, 2e9, 2.2e10]))

@@ -5,8 +5,8 @@ import shlex
 from pathlib import Path
 
 from areca.cli.main import main
-from areca.laws.quantities import KNOWN
-from areca.laws.units import UNITS
+from areca.laws.reading.quantities import KNOWN
+from areca.laws.reading.units import UNITS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = DOCS / "runs-table-to-a-plan.md"

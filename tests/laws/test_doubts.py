@@ -9,9 +9,9 @@ from scipy import stats
 
 from areca.cli.main import main
 from areca.laws import LawReport
-from areca.laws.declared import CHINCHILLA, COMPUTE_FLOOR
-from areca.laws.doubts import doubts
+from areca.laws.checks.doubts import doubts
 from areca.laws.form_report import report_form
+from areca.laws.forms.declared import CHINCHILLA, COMPUTE_FLOOR
 from areca.report.lawfile import read_law
 
 # Six runs of 1.7 + 406 / N^.34 + 411 / D^.28 with 1% of noise: the best fit of L(N, D) has no floor.

@@ -5,8 +5,8 @@ import pytest
 
 from areca.cli.main import main
 from areca.errors import DataError, FitError
-from areca.laws.curves import Curve, read_curves
-from areca.laws.envelope import fit_envelope
+from areca.laws.fits.curves import Curve, read_curves
+from areca.laws.fits.envelope import fit_envelope
 
 E, A, B, ALPHA, BETA = 1.8, 480.0, 2100.0, 0.35, 0.37
 

@@ -8,8 +8,8 @@ import pytest
 from areca.cli.main import main
 from areca.errors import DataError
 from areca.laws import fit, load, load_columns
-from areca.laws.declared import SCORE
-from areca.laws.names import bare, told
+from areca.laws.forms.declared import SCORE
+from areca.laws.reading.names import bare, told
 
 N = np.repeat([1e7, 3e7, 1e8, 3e8], 4)
 D = np.tile([1e9, 3e9, 1e10, 3e10], 4)

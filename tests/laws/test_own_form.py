@@ -5,7 +5,7 @@ import pytest
 
 from areca.errors import ConfigError, FitError
 from areca.laws import Form, exponent, fit, positive, scale
-from areca.laws.catalog import find_form
+from areca.laws.forms.catalog import find_form
 
 HEAD = "from areca.laws import Form, exponent, positive, scale\n"
 MADE = (

@@ -4,8 +4,9 @@ from scipy.optimize import minimize
 from truth import Truth
 
 from areca.errors import ConfigError, FitError
-from areca.laws import Observations, engine, fit_parametric
-from areca.laws.declared import coupled
+from areca.laws import Observations, fit_parametric
+from areca.laws.fits import engine
+from areca.laws.forms.declared import coupled
 
 TRUTH = Truth(A=60.0, B=900.0, E=2.0, alpha=0.38, beta=0.45)
 

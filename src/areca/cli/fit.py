@@ -90,7 +90,7 @@ def fit(
     from areca.errors import ConfigError
     from areca.files import check_place
     from areca.laws import fit_laws, load
-    from areca.laws.catalog import FORMS, fit_forms
+    from areca.laws.forms.catalog import FORMS, fit_forms
 
     if list_forms:
         laws_text.list_forms(FORMS, json)
@@ -98,8 +98,8 @@ def fit(
     if not paths:
         raise ConfigError("there is nothing to fit; give run directories or a table.")
     if curves:
-        from areca.laws.curves import read_curves
-        from areca.laws.envelope import fit_envelope
+        from areca.laws.fits.curves import read_curves
+        from areca.laws.fits.envelope import fit_envelope
 
         if out:
             raise ConfigError(

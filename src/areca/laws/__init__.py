@@ -5,21 +5,21 @@ interval. `fit(form, data)` fits any declared `Form`. Knows nothing of models or
 fitted is read and predicts without it.
 """
 
-from areca.laws.average import COUPLINGS, Average, fit_average
-from areca.laws.bootstrap import Bootstrap, bootstrap, predict_interval
-from areca.laws.compute import ComputeLaw, fit_compute
-from areca.laws.curves import Curve, read_curves
-from areca.laws.envelope import Envelope, fit_envelope
-from areca.laws.fitting import Fit, fit
+from areca.laws.fits.average import COUPLINGS, Average, fit_average
+from areca.laws.fits.bootstrap import Bootstrap, bootstrap, predict_interval
+from areca.laws.fits.compute import ComputeLaw, fit_compute
+from areca.laws.fits.curves import Curve, read_curves
+from areca.laws.fits.envelope import Envelope, fit_envelope
+from areca.laws.fits.fitting import Fit, fit
+from areca.laws.fits.isoflop import IsoFlop, Valley, fit_isoflop
+from areca.laws.fits.optimum import Optimum, optimum
+from areca.laws.fits.parametric import ParametricFit, fit_parametric
+from areca.laws.fits.resample import Samples, resample
+from areca.laws.fits.uncertainty import delta_intervals, profile
 from areca.laws.forms import Form, exponent, positive, real, scale
-from areca.laws.isoflop import IsoFlop, Valley, fit_isoflop
-from areca.laws.observations import Observations
-from areca.laws.optimum import Optimum, optimum
-from areca.laws.parametric import ParametricFit, fit_parametric
+from areca.laws.reading.observations import Observations
+from areca.laws.reading.tables import Columns, load, load_columns
 from areca.laws.report import FAILED_CHECK, LawReport, fit_laws
-from areca.laws.resample import Samples, resample
-from areca.laws.tables import Columns, load, load_columns
-from areca.laws.uncertainty import delta_intervals, profile
 
 __all__ = [
     "COUPLINGS", "FAILED_CHECK", "Average", "Bootstrap", "Columns", "ComputeLaw", "Curve", "Envelope", "Fit", "Form",

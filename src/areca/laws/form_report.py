@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from areca.errors import FitError
-from areca.laws.bootstrap import KEPT
-from areca.laws.doubts import doubts
-from areca.laws.engine import response
-from areca.laws.fitting import Fit, Objective, fit, rows_of
+from areca.laws.checks.doubts import doubts
+from areca.laws.fits.bootstrap import KEPT
+from areca.laws.fits.engine import response
+from areca.laws.fits.fitting import Fit, Objective, fit, rows_of
+from areca.laws.fits.resample import Method, Samples, resample
+from areca.laws.fits.uncertainty import three_ways
 from areca.laws.forms import Form
-from areca.laws.resample import Method, Samples, resample
-from areca.laws.uncertainty import three_ways
 
 CURVE_POINTS = 80
 BEYOND = 10.0  # the curve goes on to so many times the largest input

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from areca.errors import ConfigError
-from areca.laws.compute import PF_DAY
+from areca.laws.fits.compute import PF_DAY
 from areca.laws.law import Counted, Ranges, minimise_over_size
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from areca.errors import FitError
-from areca.laws.average import Member
+from areca.laws.fits.average import Member
 from areca.laws.report import LawReport
 
 

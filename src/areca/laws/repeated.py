@@ -8,9 +8,9 @@ import numpy as np
 
 from areca.errors import DataError
 from areca.laws.fingerprint import fingerprint
+from areca.laws.fits.resample import predictive
 from areca.laws.law import Counted, Ranges
 from areca.laws.published import DataConstrained
-from areca.laws.resample import predictive
 
 FORM = "data-constrained"
 NAMES = {"A": "A", "B": "B", "E": "E", "alpha": "alpha", "beta": "beta", "R_D": "r_d", "R_N": "r_n"}

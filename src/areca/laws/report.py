@@ -10,21 +10,27 @@ import numpy as np
 from areca.config import check_seed
 from areca.errors import DataError
 from areca.files import read_json, write_json
-from areca.laws.average import Average, Member, fit_average
-from areca.laws.bootstrap import Bootstrap, bootstrap
-from areca.laws.compute import PF_DAY, fit_compute
-from areca.laws.curvature import bends
-from areca.laws.doubts import doubts
+from areca.laws.checks.curvature import bends
+from areca.laws.checks.doubts import doubts
+from areca.laws.checks.sensitivity import sensitivity
+from areca.laws.checks.validation import (
+    How,
+    Validation,
+    leave_one_budget_out,
+    leave_one_group_out,
+    validate_largest_budget,
+)
 from areca.laws.fingerprint import VALUES, fingerprint
-from areca.laws.fitting import Objective
-from areca.laws.isoflop import LEVEL, IsoFlop, fit_isoflop
-from areca.laws.observations import Observations
-from areca.laws.optimum import Optimum, optimum
-from areca.laws.parametric import ParametricFit, fit_parametric
-from areca.laws.resample import Method
-from areca.laws.sensitivity import sensitivity
-from areca.laws.uncertainty import three_ways
-from areca.laws.validation import How, Validation, leave_one_budget_out, leave_one_group_out, validate_largest_budget
+from areca.laws.fits.average import Average, Member, fit_average
+from areca.laws.fits.bootstrap import Bootstrap, bootstrap
+from areca.laws.fits.compute import PF_DAY, fit_compute
+from areca.laws.fits.fitting import Objective
+from areca.laws.fits.isoflop import LEVEL, IsoFlop, fit_isoflop
+from areca.laws.fits.optimum import Optimum, optimum
+from areca.laws.fits.parametric import ParametricFit, fit_parametric
+from areca.laws.fits.resample import Method
+from areca.laws.fits.uncertainty import three_ways
+from areca.laws.reading.observations import Observations
 
 FORMAT = 1
 FAILED_CHECK = "fitted without the largest budget"  # how the note of a failed validation begins
@@ -199,8 +205,8 @@ def fit_laws(
     """Fits L(N, D) with its bootstrap, the isoFLOP valleys and L(C). FitError when L(N, D) can't be had.
 
     With more couplings than 1, Chinchilla's, predictions and their intervals are an average over them
-    (`areca.laws.average`); `parametric` is Chinchilla's form all the same. `method` is the bootstrap's; `deep` adds
-    what tells how far to trust the law: profiles, each budget left out, tests for bends, the table of choices.
+    (`areca.laws.fits.average`); `parametric` is Chinchilla's form all the same. `method` is the bootstrap's; `deep`
+    adds what tells how far to trust the law: profiles, each budget left out, tests for bends, the table of choices.
     """
     check_seed(seed)
     observations = observations.drop_highest(drop_highest)

@@ -12,7 +12,7 @@ from typing import Any
 
 from areca.errors import ConfigError, DataError, check_at_least_one, check_positive
 from areca.laws import FAILED_CHECK, LawReport
-from areca.laws.compute import PF_DAY
+from areca.laws.fits.compute import PF_DAY
 from areca.laws.kaplan import DATA_CURVES, KaplanLaw, breakdown, derived, fitted, guard_tokens
 from areca.laws.law import Fitted, Law, as_law, identity
 from areca.model.config import ModelConfig

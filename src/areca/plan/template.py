@@ -16,8 +16,8 @@ from areca.files import read_json
 from areca.footprint import GridIntensity, tagged
 from areca.laws import LawReport, fit_laws, load
 from areca.laws.published import LAWS
-from areca.laws.sweeps import best_rates
-from areca.laws.tables import run_directories
+from areca.laws.reading.sweeps import best_rates
+from areca.laws.reading.tables import run_directories
 from areca.model.config import ModelConfig
 from areca.plan.shapes import WIDTH_STEP, family, interpolate
 
