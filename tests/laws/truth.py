@@ -28,7 +28,7 @@ class Truth:
 
     def optimum(self, flops):
         """N and D of least loss with C = 6 N D, by brute force (not by the closed form the code uses)."""
-        n = np.exp(np.linspace(np.log(1e2), np.log(1e9), 200_001))
+        n = np.exp(np.linspace(np.log(1e2), np.log(1e9), 40_001))
         n = n[np.argmin(self.loss(n, flops / 6 / n))]
         return n, flops / 6 / n
 

@@ -1,5 +1,6 @@
 import sys
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ TRUTH = Truth(A=60.0, B=900.0, E=2.0, alpha=0.38, beta=0.45)
 CONTEXT, SHAPES = 128, family(1024, smallest=1e3, largest=1e9)
 
 
+@lru_cache(maxsize=4)  # a law is not changed
 def law_of(seed=0, noise=0.005, samples=200):
     rows = TRUTH.ladder(np.random.default_rng([3, seed]), budgets=4, sizes=5, noise=noise)
     fit = fit_parametric(rows)
@@ -117,8 +119,10 @@ def test_a_run_that_was_there_already_is_named():
 
 @pytest.mark.slow
 def test_runs_planned_at_ninety_percent_reach_the_target_as_often():
+    # The chance differs between ladders by 0.15 (0.30 for an even one): over 120 of them the mean has a standard error
+    # of 0.014 (0.027), so the bounds are 3.6 (3.7) of them away from what is asked.
     reached, even = [], []
-    for seed in range(200):
+    for seed in range(120):
         law = law_of(seed, samples=100)
         target = target_at(5, law)
         found = plan_target(law, target, SHAPES[::4], context=CONTEXT)

@@ -317,13 +317,30 @@ def test_a_file_that_no_page_is_made_of_is_named_with_what_it_is(tmp_path, capsy
     assert not (tmp_path / "out").exists()
 
 
+def test_the_checks_of_a_fit_itself_are_drawn_as_those_by_hand(built, tmp_path):
+    """The parts that `full_law` writes by hand, as `fit_laws` makes them of the same table."""
+    law = fit_laws(load([full_law.write_table(tmp_path / "runs.csv")]), samples=50)
+    law.save(tmp_path / "law.json")
+    build_report([tmp_path / "law.json"], tmp_path)
+    html, figures = page(tmp_path)
+    by_hand = {name for name in built[2] if not name.startswith(("plot-form-", "plot-plan", "plot-design"))}
+    assert figures.keys() == by_hand
+    for part in ("leave_one_out", "validation", "curvature", "sensitivity"):
+        assert SENTENCES[part] not in words(html)
+    errors = [100 * v["mean_error"] for v in law.to_dict()["leave_one_out"]]
+    assert len(errors) == len(full_law.BUDGETS)
+    rows = [r for r in section(html, "extrapolation").split("%") if r]
+    for error in errors:
+        assert any(r.endswith(f"{abs(error):.2f}") for r in rows), error
+
+
 def test_chinchillas_points_make_a_whole_page(shared_data, tmp_path):
     """The replication's 240 rows (Besiroglu et al. 2024): exponents of its table, more budgets than colours."""
     text = shared_data("laws/epoch_chinchilla/svg_extracted_data.csv").read_text()
     rows = csv.DictReader(text.splitlines())
     lines = [f"{r['Model Size']},{r['Training FLOP']},{r['loss']}" for r in rows]
     (tmp_path / "runs.csv").write_text("\n".join(["n_params,flops,loss", *lines]) + "\n")
-    fit_laws(load([tmp_path / "runs.csv"]), drop_highest=5, samples=50).save(tmp_path / "law.json")
+    fit_laws(load([tmp_path / "runs.csv"]), drop_highest=5, samples=50, deep=False).save(tmp_path / "law.json")
     summary = build_report([tmp_path / "law.json"], tmp_path)
     found = {name: p["value"] for name, p in summary["law"]["parameters"].items()}
     assert [found["alpha"], found["beta"], found["E"]] == pytest.approx([0.34731, 0.36717, 1.81722], abs=1e-4)

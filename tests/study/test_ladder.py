@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -53,26 +54,36 @@ def test_minutes_pick_budgets_by_arithmetic_and_rise_together():
         Settings(minutes=0.5).budgets()
 
 
-def test_the_same_shapes_are_compiled_once_for_all_ladders(store, tmp_path, monkeypatch):
-    monkeypatch.setenv("ARECA_CACHE", str(tmp_path / "cache"))
+def _compiled(cache):
+    """Names of the programs in the cache; it also has a file for when each was last used."""
+    return {p.name for p in cache.rglob("*") if p.is_file() and not p.name.endswith("-atime")}
+
+
+@pytest.fixture(scope="module")
+def first(tiny_store, tmp_path_factory):
+    """(ladder of one run, its results, the cache it was compiled into, the programs there); a cache of its own."""
+    root = tmp_path_factory.mktemp("first")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ARECA_CACHE", str(root / "cache"))
+        patch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+        ladder = plan_ladder(root / "ladder", tiny_store, [2e7], sizes=1, context=16, epochs=1e6, seed=5)
+        results, _ = _run(ladder, workers=1)
+    return ladder, results, root / "cache", _compiled(root / "cache")
+
+
+def test_the_same_shapes_are_compiled_once_for_all_ladders(first, store, tmp_path, monkeypatch):
+    _, _, cache, before = first
+    monkeypatch.setenv("ARECA_CACHE", str(cache))
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
-
-    def compiled() -> set[str]:
-        """Names of the programs in the cache; it also has a file for when each was last used."""
-        return {p.name for p in (tmp_path / "cache").rglob("*") if p.is_file() and not p.name.endswith("-atime")}
-
-    for out in ("first", "second"):
-        ladder = plan_ladder(tmp_path / out, store, [2e7], sizes=1, context=16, epochs=1e6, seed=len(out))
-        _run(ladder, workers=1)
-        if out == "first":
-            before = compiled()
+    _run(plan_ladder(tmp_path / "second", store, [2e7], sizes=1, context=16, epochs=1e6, seed=6), workers=1)
     assert len(before) >= 3  # the first state, the step, the evaluation
-    assert compiled() == before
+    assert _compiled(cache) == before
 
 
-def test_a_ladder_from_before_a_setting_was_there_goes_on(store, tmp_path):
-    ladder = plan_ladder(tmp_path / "ladder", store, [2e7], sizes=1, context=16, epochs=1e6)
-    results, _ = _run(ladder, workers=1)
+def test_a_ladder_from_before_a_setting_was_there_goes_on(first, store, tmp_path):
+    ladder, results, _, _ = first
+    shutil.copytree(ladder.directory, tmp_path / "ladder")
+    ladder = plan_ladder(tmp_path / "ladder", store, [2e7], sizes=1, context=16, epochs=1e6, seed=5)
     path = ladder.directory / "ladder.json"
     record = read_json(path)
     for run in record["runs"]:
@@ -82,7 +93,7 @@ def test_a_ladder_from_before_a_setting_was_there_goes_on(store, tmp_path):
     assert _run(ladder, workers=1)[0] == results
     record["runs"][0]["config"]["seed"] = 4711
     write_json(path, record)
-    with pytest.raises(ConfigError, match="seed: 4711 -> 0"):
+    with pytest.raises(ConfigError, match="seed: 4711 -> 5"):
         _run(ladder, workers=1)
 
 

@@ -1,9 +1,9 @@
 """One prediction from several couplings of L(N, D), weighed by how well each fits the rows.
 
 How strongly the terms of N and D are coupled (`areca.laws.fits.parametric`) is not known beforehand, and a law that is
-wrong about it is wrong beyond its rows: with too weak a coupling the runs off the frontier pull the floor E up, and the law
-predicts too high. So several are fitted and averaged by their evidence (Hoeting et al. 1999, Bayesian model averaging),
-and an interval over all of them also has the doubt about the form.
+wrong about it is wrong beyond its rows: with too weak a coupling the runs off the frontier pull the floor E up, and the
+law predicts too high. So several are fitted and averaged by their evidence (Hoeting et al. 1999, Bayesian model
+averaging), and an interval over all of them also has the doubt about the form.
 """
 
 from collections.abc import Sequence

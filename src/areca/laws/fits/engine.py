@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,11 +23,12 @@ from areca import runtime
 from areca.laws.forms import Form, Predict, on_the_cpu_in_float64
 
 CHUNK = 64  # problems a call of the program: a size at which its arrays stay in a core's cache
-LEAST_ROWS = 64  # rows are padded to this or a power of two times it, so that a table and its parts share a program
+LEAST_ROWS = 16  # rows are padded to this or a power of two times it, so that tables of like size share a program
 ITERATIONS = 400  # a few of a thousand samples creep along a valley that their rows leave flat
 TOLERANCE = 1e-7
 MAX_CHANGE = 0.5  # root mean square, of the predicted responses in an iteration
 STALLED = 12  # iterations without progress that end a problem
+ROUNDS = (16, 64)  # iterations after which the problems that go on are gathered into fewer chunks
 
 
 @dataclass(frozen=True)
@@ -91,26 +93,51 @@ def solve(
     inputs, constants, _ = _arguments(form, rows.inputs)
     padded = _padded_rows(n)
     program = _program(form.predict, form.names, tuple(p.log for p in form.parameters), form.compare, form.inputs)
-    limit = np.int64(iterations or ITERATIONS)
+    most = iterations or ITERATIONS
+    state = _beginning(theta)
 
-    def run(start: int) -> tuple[np.ndarray, ...]:
-        take = np.minimum(np.arange(start, start + CHUNK), count - 1)  # the last chunk repeats its last problem
-        batch = (theta[take], lower[take], upper[take], delta[take])
+    def run(part: np.ndarray, limit: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        take = np.resize(part, CHUNK)  # a chunk that is not full repeats its problems
+        batch = ({k: v[take] for k, v in state.items()}, lower[take], upper[take], delta[take])
         big = (_padded(target[take], padded), _padded(weight[take], padded, fill=0.0))
         with on_the_cpu_in_float64():
-            found = program(*batch, *big, inputs, constants, limit)
-            return tuple(np.asarray(v)[: count - start] for v in found)
+            new, on = program(*batch, *big, inputs, constants, np.int64(limit))
+            return {k: np.asarray(v)[: len(part)] for k, v in new.items()}, np.asarray(on)[: len(part)]
 
-    starts = range(0, count, CHUNK)
-    if len(starts) > 1:
-        parts = [run(starts[0])]  # compiles, once
-        with ThreadPoolExecutor(min(runtime.available_cores(), len(starts))) as pool:
-            parts += pool.map(run, starts[1:])
-    else:
-        parts = [run(0)]
-    found, objective, gradient, taken = (np.concatenate(p) for p in zip(*parts, strict=True))
+    going, alone = np.arange(count), 1  # the first chunk of all compiles, once
+    with ThreadPoolExecutor(runtime.available_cores()) as pool:
+        for limit in (*(r for r in ROUNDS if r < most), most):
+            chunks = [going[start : start + CHUNK] for start in range(0, len(going), CHUNK)]
+            done = [run(part, limit) for part in chunks[:alone]] + list(pool.map(run, chunks[alone:], repeat(limit)))
+            alone = 0
+            for part, (new, _) in zip(chunks, done, strict=True):
+                for k, v in new.items():
+                    state[k][part] = v
+            going = going[np.concatenate([on for _, on in done])]
+            if not going.size:
+                break
+    found, taken = state["theta"], state["taken"]
+    objective = np.where(np.isfinite(state["objective"]), state["objective"], np.inf)
+    usable = np.isfinite(state["gradient"]) & np.isfinite(objective)
+    gradient = np.where(usable, state["gradient"], np.inf)
     at_bound = (found <= lower + 1e-9) | (found >= upper - 1e-9)
     return Solutions(found, objective, gradient, gradient <= 100 * TOLERANCE, at_bound, taken)
+
+
+def _beginning(theta: np.ndarray) -> dict[str, np.ndarray]:
+    """What S problems start from. Nothing is known at theta [S, p], so the first iteration, which is not counted, stays
+    there: its slope is 0."""
+    count, p = theta.shape
+    zeros = {"slope": (p,), "newton": (p, p), "majoriser": (p, p), "change": (p, p), "size": ()}
+    return {
+        "theta": np.array(theta, np.float64),
+        "objective": np.full(count, np.inf),
+        "gradient": np.full(count, np.inf),
+        "damping": np.full(count, 5.0),  # 1 after the first
+        "stalled": np.full(count, -1),
+        "taken": np.full(count, -1),
+        **{k: np.zeros((count, *shape)) for k, shape in zeros.items()},
+    }
 
 
 def bounds(form: Form) -> tuple[np.ndarray, np.ndarray]:
@@ -269,53 +296,42 @@ def _program(
         return step * jnp.minimum(1.0, MAX_CHANGE / jnp.maximum(change, 1e-300))
 
     def one(
-        theta: Any, lower: Any, upper: Any, delta: Any, target: Any, weight: Any, x: Any, constants: Any, most: Any
-    ) -> Any:
+        state: dict[str, Any], lower: Any, upper: Any, delta: Any, target: Any, weight: Any, x: Any, constants: Any,
+        most: Any,
+    ) -> Any:  # fmt: skip
         x = SimpleNamespace(**x)
-        theta = jnp.clip(theta, lower, upper)
 
         def measured(theta: Any, at: dict[str, Any]) -> Any:
             return jnp.max(jnp.abs(at["slope"]) * free_of(theta, at["slope"], lower, upper) / at["size"])
 
-        def on(state: dict[str, Any]) -> Any:
-            return (state["gradient"] > TOLERANCE) & (state["stalled"] < STALLED) & (state["taken"] < most)
+        def unfinished(state: dict[str, Any]) -> Any:
+            return (state["gradient"] > TOLERANCE) & (state["stalled"] < STALLED)
 
         def iterate(state: dict[str, Any]) -> dict[str, Any]:
-            theta, at, damping = state["theta"], state["at"], state["damping"]
-            step = step_of(at, free_of(theta, at["slope"], lower, upper), damping)
+            theta, damping = state["theta"], state["damping"]
+            step = step_of(state, free_of(theta, state["slope"], lower, upper), damping)
             trial = jnp.clip(theta + step, lower, upper)
             there = evaluate(trial, target, weight, delta, x, constants)
-            better = there["objective"] < at["objective"]  # False where it is not a number
+            better = there["objective"] < state["objective"]  # False where it is not a number
             damping = jnp.where(better, jnp.maximum(damping * 0.2, 1e-10), damping * 5 + 1e-8)
             # At the floor of rounding an equal value is as good as it gets: a few such trials end the problem.
-            same = jnp.abs(there["objective"] - at["objective"]) <= 1e-13 * jnp.abs(at["objective"])
+            same = jnp.abs(there["objective"] - state["objective"]) <= 1e-13 * jnp.abs(state["objective"])
             stuck = state["stalled"] + same.astype(jnp.int64) + (damping > 1e6).astype(jnp.int64)
             theta = jnp.where(better, trial, theta)
-            at = jax.tree.map(lambda new, old: jnp.where(better, new, old), there, at)
+            at = {k: jnp.where(better, new, state[k]) for k, new in there.items()}
             return {
+                **at,
                 "theta": theta,
-                "at": at,
                 "damping": damping,
                 "stalled": jnp.where(better & ~same, jnp.int64(0), stuck),
                 "gradient": measured(theta, at),
                 "taken": state["taken"] + 1,
             }
 
-        at = evaluate(theta, target, weight, delta, x, constants)
-        first = {
-            "theta": theta, "at": at, "damping": jnp.float64(1.0), "stalled": jnp.int64(0),
-            "gradient": measured(theta, at), "taken": jnp.int64(0),
-        }  # fmt: skip
-        last = jax.lax.while_loop(on, iterate, first)
-        usable = jnp.isfinite(last["at"]["objective"])
-        return (
-            last["theta"],
-            jnp.where(usable, last["at"]["objective"], jnp.inf),
-            jnp.where(usable & jnp.isfinite(last["gradient"]), last["gradient"], jnp.inf),
-            last["taken"],
-        )
+        last = jax.lax.while_loop(lambda state: unfinished(state) & (state["taken"] < most), iterate, state)
+        return last, unfinished(last)
 
-    return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, 0, 0, 0, None, None, None)))
+    return jax.jit(jax.vmap(one, in_axes=(0,) * 6 + (None,) * 3))
 
 
 __all__ = ["CHUNK", "Rows", "Solutions", "bounds", "evaluate", "huber", "jacobian", "prepare", "response", "solve"]

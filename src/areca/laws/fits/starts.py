@@ -12,7 +12,7 @@ from areca.laws.fits.engine import Rows, bounds, evaluate, response
 from areca.laws.forms import Form
 
 MOST = 256  # starts; a larger grid is thinned evenly
-BEGINNINGS = 12  # of a simpler law's starts, those that fit best
+BEGINNINGS = 12  # of a simpler law's starts, those that fit best; all of them where no other parameter has its grid
 
 
 def starts(form: Form, rows: Rows) -> np.ndarray:
@@ -21,7 +21,8 @@ def starts(form: Form, rows: Rows) -> np.ndarray:
     if form.begin:
         base = starts(form.begin, rows)
         misfit = ((response(form.begin, base, rows.inputs) - rows.target) ** 2).sum(axis=1)
-        base = base[np.argsort(misfit)[:BEGINNINGS]]
+        if set(form.names) - set(form.begin.names):
+            base = base[np.argsort(misfit)[:BEGINNINGS]]
         common = [{k: float(v) for k, v in form.begin.values(theta).items()} for theta in base]
     given = set(common[0])
     grid = [p.starts if not (p.of or p.name in form.linear or p.name in given) else (1.0,) for p in form.parameters]

@@ -144,6 +144,7 @@ def coupled(q: float) -> Form:
         domain=CHINCHILLA.domain,
         source="between Hoffmann et al. 2022 and Kaplan et al. 2020, equation 1.5",
         derived=_FRONTIER,
+        begin=CHINCHILLA,
     )
 
 

@@ -1,8 +1,8 @@
 """Units: what a table may count in, and how it comes to ours (parameters, tokens, FLOPs, nats a token).
 
 A unit is named by `--unit QUANTITY=UNIT`, or by the column's own name (`areca.laws.reading.names`). Some need a second
-number, named after a colon or in a column of its own: sequences need the context, steps the batch, bits per byte the bytes in a
-token.
+number, named after a colon or in a column of its own: sequences need the context, steps the batch, bits per byte the
+bytes in a token.
 """
 
 from collections.abc import Iterable, Mapping
