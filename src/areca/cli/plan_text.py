@@ -114,8 +114,8 @@ def law_words(law: dict[str, Any], n_params: float, n_params_total: float) -> st
 
 
 def size_columns(law: dict[str, Any]) -> tuple[str, ...]:
-    """The heads of a table's sizes: N without embeddings, and where the law counts them N with them too."""
-    return ("N", "with embeddings") if law["n_counts"] == "total" else ("N",)
+    """The heads of a table's sizes: N without embeddings, and where the law counts all parameters those too."""
+    return ("N", "all N") if law["n_counts"] == "total" else ("N",)
 
 
 def _recipe(console: Any, r: dict[str, Any]) -> None:

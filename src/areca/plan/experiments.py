@@ -151,16 +151,18 @@ def design_runs(
 
 
 def menu_of(have: AtHand, shapes: Sequence[ModelConfig], largest: float) -> list[Run]:
-    """Runs of the family at `LEVELS` budgets, in exact FLOPs, up to the largest, with tokens per parameter as the
-    ladder has them."""
+    """Runs of the family at `LEVELS` budgets, with tokens per parameter as the ladder has them.
+
+    A shape's budgets go from the ladder's smallest, as its rows count C, to `largest` exact FLOPs.
+    """
     o = have.law.observations
     if not len(o):
         raise FitError("the law holds no observations, so it is unknown which runs it was fitted on; fit it again.")
     ratio = o.n_tokens / o.n_params
-    smallest = _smallest(have, shapes)
+    smallest = np.array([_exact(have, shape, float(o.flops.min())) for shape in shapes])
     found: dict[tuple[int, int], Run] = {}
-    for budget in np.geomspace(smallest, max(largest, smallest), LEVELS):
-        made = [_run(have, shape, float(budget)) for shape in shapes]
+    for budgets in np.geomspace(smallest, np.maximum(largest, smallest), LEVELS):
+        made = [_run(have, shape, float(budget)) for shape, budget in zip(shapes, budgets, strict=True)]
         inside = [r for r in made if ratio.min() <= r.n_tokens / _counted(have, r) <= ratio.max() and r.n_tokens]
         if not inside:
             continue
@@ -246,13 +248,6 @@ def _exact(have: AtHand, shape: ModelConfig, budget: float) -> float:
     if o.flops_counts == "exact":
         return budget
     return budget * per_token / o.flops_of(counted(have.law, shape), 1.0, per_token)
-
-
-def _smallest(have: AtHand, shapes: Sequence[ModelConfig]) -> float:
-    """Exact FLOPs of the ladder's smallest budget: where its rows count otherwise, by the shape nearest in size."""
-    o = have.law.observations
-    least = int(o.flops.argmin())
-    return _exact(have, _nearest(have, shapes, float(o.n_params[least])), float(o.flops[least]))
 
 
 def _nearest(have: AtHand, shapes: Sequence[ModelConfig], n_params: float) -> ModelConfig:
