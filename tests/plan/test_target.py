@@ -107,7 +107,7 @@ def test_doubt_about_the_form_beyond_the_rows_counts_as_in_the_plans_interval():
     target = target_at(10, law)
     best = plan_target(law, target, SHAPES, context=CONTEXT, probability=0.95).sure.plan.best
     n, d = float(best.n_params), float(best.n_tokens)
-    assert law.predict_interval(n, d, 0.9, flops=best.flops_exact)[1] == pytest.approx(target, rel=2e-3)
+    assert law.predict_interval(n, d, 0.9, flops=6 * n * d)[1] == pytest.approx(target, rel=2e-3)  # C as of the rows
     assert law.predict_interval(n, d, 0.9)[1] < target * 0.99
 
 

@@ -227,3 +227,22 @@ def test_every_mark_along_size_counts_embeddings_where_the_laws_rows_do(law, tmp
     d = plan["best"]["n_tokens"] * plan["best"]["n_params"] / n
     assert figures["plot-plan"]["layout"]["xaxis"]["title"]["text"] == "N: parameters without embeddings"
     assert curve["y"][i] == pytest.approx(full_law.predicted(law, 1.1 * n, d), rel=1e-4)
+
+
+def test_a_design_whose_law_counts_embeddings_is_drawn_and_listed_so(law, tmp_path):
+    law["columns"] = law["columns"] | {"n_params": "total_params"}
+    design = full_law.design(law)
+    design["law"]["n_counts"] = "total"
+    design["n_params_total"] = 1.25 * design["n_params"]
+    for key in ("proposed", "next_rung"):
+        for run in design[key]["runs"]:
+            run["n_params_total"] = 1.25 * run["n_params"]
+    _, words, figures = built(tmp_path, law=law, design=design)
+    drawn = figures["plot-design"]
+    assert drawn["layout"]["xaxis"]["title"]["text"] == "N: parameters, embeddings included"
+    assert named(drawn, "target")["x"] == pytest.approx([1.25 * design["n_params"]], rel=1e-5)
+    shown = [1.25 * r["n_params"] for r in design["proposed"]["runs"]]
+    assert named(drawn, "proposed")["x"] == pytest.approx(shown, rel=1e-5)
+    rows = [row["n_params"] for row in law["observations"]]
+    assert named(drawn, "runs there are")["x"] == pytest.approx(rows, rel=1e-5)
+    assert "target, N, embeddings included" in words

@@ -35,7 +35,8 @@ def design(
 
     LAW is a law.json of `areca fit`, or what `areca fit` reads without naming columns, which is fitted first; a
     published law won't do, for it comes without the runs. The target is the run that `areca plan` buys for
-    --target-flops, or --target-params with --target-tokens. Beside the proposal stands the ladder's plain next rung.
+    --target-flops, or --target-params, in the law's count, with --target-tokens. Beside the proposal stands the
+    ladder's plain next rung.
     With --config-dir the runs are written for `areca train`; fit them together with the ladder's.
 
     Example: areca design law.json --flops 3e13 --target-flops 1e15 --config-dir next --store my-text
@@ -44,7 +45,8 @@ def design(
         law: law.json, or a ladder, a quickstart, a directory of runs or a table.
         flops: what the runs may cost together, exact training FLOPs.
         target_flops: the budget of the run that is to be predicted.
-        target_params: or its N, parameters without embeddings.
+        target_params: or its N, in the law's count: parameters without embeddings, or all of them where the N of the
+            rows that were fitted counts them; the output says which.
         target_tokens: and its D, tokens.
         runs: how many runs at most.
         vocab_size: V, tokens in the vocabulary; that of the runs behind the law if not given.
@@ -103,19 +105,25 @@ def _print(d: "Design") -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from areca.cli.plan_text import law_words, size_columns
     from areca.cli.units import short
 
     console = Console(highlight=False)
+    counts = size_columns(d.law)
+    size = short((d.n_params, d.n_params_total)[len(counts) - 1])
+    which = ", embeddings included," if d.law["n_counts"] == "total" else ""
     console.print(
-        f"target: {short(d.n_params)} parameters on {short(d.n_tokens)} tokens ({d.flops:.3g} FLOPs), predicted loss "
+        f"target: {size} parameters{which} on {short(d.n_tokens)} tokens ({d.flops:.3g} FLOPs), predicted loss "
         f"{d.predicted_loss:.4f}, {d.level:.0%} of such runs in {d.interval[0]:.4f} to {d.interval[1]:.4f} (half-width "
         f"{d.half_width_relative:.2%}, of which {d.noise_half_width:.2%} is one run's noise and stays)",
         soft_wrap=True,
     )
-    table = Table("run", "N", "D", "D / N", "layers x D", "steps", "exact FLOPs", "loss", box=None, pad_edge=False)
+    console.print(law_words(d.law, d.n_params, d.n_params_total), soft_wrap=True)
+    table = Table("run", *counts, "D", "D / N", "layers x D", "steps", "exact FLOPs", "loss", box=None, pad_edge=False)
     for i, r in enumerate(d.proposed.runs, 1):
         shape = f"{r.shape['n_layers']} x {r.shape['d_model']}"
-        size = (short(r.n_params), short(r.n_tokens), f"{r.n_tokens / r.n_params:.3g}")
+        sizes = map(short, (r.n_params, r.n_params_total)[: len(counts)])
+        size = (*sizes, short(r.n_tokens), f"{r.n_tokens / r.n_params:.3g}")
         steps, cost = f"{r.steps:,} of {r.batch}", f"{r.flops_exact:.3g}"
         table.add_row(str(i), *size, shape, steps, cost, f"{r.predicted_loss:.4f}")
     console.print(table)

@@ -22,7 +22,8 @@ def print_law(law: "LawReport") -> None:
 
     console = Console(highlight=False, width=max(WIDTH, Console().width))
     f, level = law.parametric, f"{law.level:.0%} interval"
-    console.print("[bold]L(N, D) = E + A / N^alpha + B / D^beta[/bold]  nats a token, N without embeddings")
+    n = "with" if law.n_counts == "total" else "without"
+    console.print(f"[bold]L(N, D) = E + A / N^alpha + B / D^beta[/bold]  nats a token, N {n} embeddings")
     table = Table("", "value", level, "standard error", box=None, pad_edge=False)
     for name in ("E", "A", "alpha", "B", "beta"):
         low, high = law.intervals[name]

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from areca.cli.units import byte_size, compact
+from areca.counted import WORDS
 
 if TYPE_CHECKING:
     from areca.plan import Candidate, Plan
@@ -21,7 +22,8 @@ def print_plan(p: "Plan") -> None:
     console.print(_loss(p))
     console.print(_neighbours(p))
     low, high = p.flat_range
-    console.print(f"within 0.1% of the best predicted loss: N from {low:,} to {high:,}")
+    which = " without embeddings" if p.law["n_counts"] == "total" else ""
+    console.print(f"within 0.1% of the best predicted loss: N{which} from {low:,} to {high:,}")
     if p.baseline:
         console.print(f"{p.baseline['rule']}: {p.baseline['loss']:.4f} ({p.baseline['label']})")
     if p.choice:
@@ -56,10 +58,12 @@ def _loss(p: "Plan") -> str:
 def _neighbours(p: "Plan") -> Any:
     from rich.table import Table
 
-    table = Table("", "N", "D", "D / N", "exact FLOPs", "6 N D", "loss", "", box=None, pad_edge=False)
+    counts = size_columns(p.law)
+    table = Table("", *counts, "D", "D / N", "exact FLOPs", "6 N D", "loss", "", box=None, pad_edge=False)
 
     def row(name: str, c: "Candidate") -> None:
-        cells = (_size(c.n_params), _size(c.n_tokens), f"{c.tokens_per_param:.3g}")
+        sizes = (c.n_params, c.n_params_total)[: len(counts)]
+        cells = (*map(_size, sizes), _size(c.n_tokens), f"{c.tokens_per_param:.3g}")
         same = c is p.best or (p.choice or {}).get("rule") == "inference"  # those all reach one loss
         change = "" if same else f"{c.predicted_loss / p.predicted_loss - 1:+.2%}"
         table.add_row(name, *cells, f"{c.flops_exact:.4g}", f"{c.flops_6nd:.4g}", f"{c.predicted_loss:.4f}", change)
@@ -89,9 +93,8 @@ def _choice(p: "Plan") -> str:
 
 
 def _from(p: "Plan") -> list[str]:
-    counted = "all parameters" if p.law["n_counts"] == "total" else "parameters without embeddings"
     lines = [f"budget: {p.budget_words or f'{p.budget_flops:.4g} exact FLOPs'}"]
-    lines.append(f"law: {p.law['name']}, {p.law['source']}; N counts {counted} ({_size(_counted(p))} here)")
+    lines.append(law_words(p.law, p.best.n_params, p.best.n_params_total))
     if p.learning_rate:
         lines.append(f"learning rate: {p.learning_rate['value']:.4g}, {p.learning_rate['source']}")
     if len(p.ramp) > 1:
@@ -104,8 +107,15 @@ def _from(p: "Plan") -> list[str]:
     return lines
 
 
-def _counted(p: "Plan") -> int:
-    return p.best.n_params_total if p.law["n_counts"] == "total" else p.best.n_params
+def law_words(law: dict[str, Any], n_params: float, n_params_total: float) -> str:
+    """Which law it is, and what its N is of a run with these sizes."""
+    here = n_params_total if law["n_counts"] == "total" else n_params
+    return f"law: {law['name']}, {law['source']}; N counts {WORDS[law['n_counts']]} ({_size(here)} here)"
+
+
+def size_columns(law: dict[str, Any]) -> tuple[str, ...]:
+    """The heads of a table's sizes: N without embeddings, and where the law counts all parameters those too."""
+    return ("N", "all N") if law["n_counts"] == "total" else ("N",)
 
 
 def _recipe(console: Any, r: dict[str, Any]) -> None:

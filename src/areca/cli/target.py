@@ -79,7 +79,7 @@ def _print(found: "TargetPlan") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from areca.cli.plan_text import used_words
+    from areca.cli.plan_text import law_words, size_columns, used_words
     from areca.cli.units import short
 
     console = Console(highlight=False)
@@ -99,16 +99,20 @@ def _print(found: "TargetPlan") -> None:
         f"predicted loss {plan.predicted_loss:.4f}, {plan.level:.0%} of such runs in {low:.4f} to {high:.4f}",
         soft_wrap=True,
     )
-    table = Table("", "reaches it", "N", "D", "exact FLOPs", "loss", box=None, pad_edge=False)
+    counts = size_columns(plan.law)
+    table = Table("", "reaches it", *counts, "D", "exact FLOPs", "loss", box=None, pad_edge=False)
     for name, reach in (("this run", found.sure), ("an even chance", found.median)):
         if reach is not None:
             b = reach.plan.best
-            cells = (short(b.n_params), short(b.n_tokens), f"{b.flops_exact:.4g}", f"{b.predicted_loss:.4f}")
+            sizes = map(short, (b.n_params, b.n_params_total)[: len(counts)])
+            cells = (*sizes, short(b.n_tokens), f"{b.flops_exact:.4g}", f"{b.predicted_loss:.4f}")
             table.add_row(name, f"{reach.probability:.1%}", *cells)
     for name, near in found.neighbours.items():
-        cells = (short(near["n_params"]), short(near["n_tokens"]), f"{near['flops_exact']:.4g}", "")
+        sizes = map(short, (near["n_params"], near["n_params_total"])[: len(counts)])
+        cells = (*sizes, short(near["n_tokens"]), f"{near['flops_exact']:.4g}", "")
         table.add_row(f"{name} the size", f"{found.asked:.1%}", *cells)
     console.print(table)
+    console.print(law_words(plan.law, best.n_params, best.n_params_total), soft_wrap=True)
     if found.certainty_costs is not None:
         console.print(
             f"certainty costs {found.certainty_costs:.3g} times the FLOPs of an even chance; the law's floor is "

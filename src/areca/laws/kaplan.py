@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from areca.counted import FlopsCount, flops_as
 from areca.errors import ConfigError
 from areca.laws.fits.compute import PF_DAY
 from areca.laws.law import Counted, Ranges, minimise_over_size
@@ -102,9 +103,13 @@ class KaplanLaw:
     equation: str = "L = (N_c / N)^.077 + (S_c / S_min)^.76 at B = B_crit(L), at least L(N, D)"
     fingerprint: str = ""
     n_counts: Counted = "non-embedding"
+    flops_counts: FlopsCount = "6nd"
     ranges: Ranges = MEASURED
     knows_repeats: bool = True
     no_interval: str = "the paper prints no uncertainty of its constants"
+
+    def flops_of(self, n_params: float, n_tokens: float, exact: float) -> float:
+        return flops_as(self.flops_counts, n_params, n_tokens, exact)
 
     def predict(self, n_params: Any, n_tokens: Any, unique_tokens: float | None = None) -> np.ndarray:
         d = np.asarray(n_tokens, float)

@@ -4,13 +4,14 @@
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from areca.counted import FlopsCount
+from areca.counted import NCount as Counted
 from areca.laws.report import LawReport
 
-Counted = Literal["non-embedding", "total"]
 Span = tuple[float, float]
 
 
@@ -20,7 +21,7 @@ class Ranges:
 
     n_params: Span | None = None  # counted the law's way
     n_tokens: Span | None = None
-    flops: Span | None = None
+    flops: Span | None = None  # counted the law's way
     loss: Span | None = None
     context: Span | None = None
 
@@ -48,6 +49,15 @@ class Law(Protocol):
         ...
 
     @property
+    def flops_counts(self) -> FlopsCount:
+        """How the C of its ranges is counted."""
+        ...
+
+    def flops_of(self, n_params: float, n_tokens: float, exact: float) -> float:
+        """C of a run as the law's ranges count it, from its N counted the law's way, its D and its exact FLOPs."""
+        ...
+
+    @property
     def ranges(self) -> Ranges: ...
     @property
     def knows_repeats(self) -> bool:
@@ -71,7 +81,10 @@ class Law(Protocol):
         flops: float | None = None,
         unique_tokens: float | None = None,
     ) -> tuple[float, float] | None:
-        """(low, high) in nats that hold one new run's loss with probability `level`; None where that is not known."""
+        """(low, high) in nats that hold one new run's loss with probability `level`; None where that is not known.
+
+        `flops` are exact: what the run costs.
+        """
         ...
 
     def frontier(self, flops: float) -> tuple[float, float]:
@@ -81,13 +94,23 @@ class Law(Protocol):
 
 @dataclass(frozen=True)
 class Fitted:
-    """A LawReport in the words of Law. N is without embeddings, as in the rows that were fitted."""
+    """A LawReport in the words of Law. N and C are counted as in the rows that were fitted."""
 
     report: LawReport
     name: str = "fit"
-    n_counts: Counted = "non-embedding"
     knows_repeats: bool = False
     no_interval: str = ""
+
+    @property
+    def n_counts(self) -> Counted:
+        return self.report.n_counts
+
+    @property
+    def flops_counts(self) -> FlopsCount:
+        return self.report.observations.flops_counts
+
+    def flops_of(self, n_params: float, n_tokens: float, exact: float) -> float:
+        return self.report.observations.flops_of(n_params, n_tokens, exact)
 
     @property
     def source(self) -> str:
@@ -121,6 +144,8 @@ class Fitted:
         flops: float | None = None,
         unique_tokens: float | None = None,
     ) -> tuple[float, float] | None:
+        if flops is not None:
+            flops = self.flops_of(n_params, n_tokens, flops)
         return self.report.predict_interval(n_params, n_tokens, level, flops=flops)
 
     def frontier(self, flops: float) -> tuple[float, float]:

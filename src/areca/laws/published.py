@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from areca.counted import FlopsCount, flops_as
 from areca.errors import ConfigError, closest
 from areca.laws.kaplan import KaplanLaw
 from areca.laws.law import Counted, Law, Ranges
@@ -29,6 +30,10 @@ class Chinchilla:
     n_counts: Counted = "total"
     knows_repeats: bool = False
     fingerprint: str = ""
+    flops_counts: FlopsCount = "exact"
+
+    def flops_of(self, n_params: float, n_tokens: float, exact: float) -> float:
+        return flops_as(self.flops_counts, n_params, n_tokens, exact)
 
     @property
     def equation(self) -> str:
@@ -69,6 +74,7 @@ class DataConstrained(Chinchilla):
     r_d: float = 15.387756
     r_n: float = 5.309743
     knows_repeats: bool = True
+    flops_counts: FlopsCount = "6nd"  # of the runs fitted C is 6 N D, 4.25e15 for the smallest
 
     @property
     def equation(self) -> str:

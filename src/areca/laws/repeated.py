@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from areca.counted import n_count
 from areca.errors import DataError
 from areca.laws.fingerprint import fingerprint
 from areca.laws.fits.resample import predictive
@@ -21,6 +22,8 @@ class FittedDataConstrained(DataConstrained):
     """Muennighoff et al.'s law with constants of our own, and the samples behind them. N is as in the rows fitted."""
 
     n_counts: Counted = "non-embedding"
+    n_column: str = ""  # what N was called in the rows
+    notes: tuple[str, ...] = ()
     samples: dict[str, np.ndarray] = field(default_factory=dict)  # by the fields' names, [S]
     sigma: np.ndarray = field(default_factory=lambda: np.zeros(0))  # [S] of one run's ln L
 
@@ -46,8 +49,9 @@ def read_repeated(values: Any, where: Path | str) -> FittedDataConstrained | Non
         samples = {**{k: np.full(len(found["bootstrap_sigma"]), v) for k, v in found["constants"].items()}}
         samples |= {k: np.asarray(v, np.float64) for k, v in found["bootstrap"].items()}
         n, d = (tuple(found["ranges"][k]) for k in ("n_params", "n_tokens"))
-        columns = {k: np.asarray(v) for k, v in found["observed"]["inputs"].items()}
-        flops = 6 * columns["n_params"] * columns["n_tokens"]
+        rows = {k: np.asarray(v) for k, v in found["observed"]["inputs"].items()}
+        flops = 6 * rows["n_params"] * rows["n_tokens"]
+        column = str((found.get("columns") or {}).get("n_params", ""))
         return FittedDataConstrained(
             "fit",
             f"{found['objective']} fit of {FORM} to {found['n_points']} runs",
@@ -55,6 +59,9 @@ def read_repeated(values: Any, where: Path | str) -> FittedDataConstrained | Non
             ranges=Ranges(n, d, (float(flops.min()), float(flops.max()))),
             no_interval="",
             fingerprint=fingerprint(values),
+            n_counts=n_count(column),
+            n_column=column,
+            notes=tuple(found.get("notes") or ()),
             samples={NAMES[k]: v for k, v in samples.items()},
             sigma=np.asarray(found["bootstrap_sigma"], np.float64),
         )

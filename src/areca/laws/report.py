@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from areca import counted
 from areca.config import check_seed
 from areca.errors import DataError
 from areca.files import read_json, write_json
@@ -65,6 +66,17 @@ class LawReport:
         """What predictions come from: the average over couplings, or Chinchilla's form alone."""
         return self.average or Average((Member(1.0, self.parametric, self.samples),))
 
+    @property
+    def n_counts(self) -> counted.NCount:
+        """Which parameters the law's N counts: as its rows."""
+        return self.observations.n_counts
+
+    @property
+    def equation(self) -> str:
+        """The law in words, as law.json and `areca fit` say it."""
+        n = "with" if self.n_counts == "total" else "without"
+        return f"L(N, D) = E + A / N^alpha + B / D^beta, nats per token; N {n} embeddings"
+
     def predict(self, n_params: Any, n_tokens: Any) -> np.ndarray:
         """Loss in nats per token."""
         return self.predictor.predict(n_params, n_tokens)
@@ -90,10 +102,11 @@ class LawReport:
     ) -> tuple[float, float]:
         """(low, high) in nats for one new run.
 
-        With `flops`, what the run costs, and beyond the rows, the interval also has the error of the law's form. Two
-        things tell of it, each with a side: the mean error of the law when it predicted its own largest budget from the
-        others, scaled by how much further (in ln C) this run lies; and half of its distance to the frontier's power
-        law L(C), which has no floor. The larger on each side is added in quadrature.
+        With `flops`, what the run costs as the rows count C (`Observations.flops_of`), and beyond the rows, the
+        interval also has the error of the law's form. Two things tell of it, each with a side: the mean error of the
+        law when it predicted its own largest budget from the others, scaled by how much further (in ln C) this run
+        lies; and half of its distance to the frontier's power law L(C), which has no floor. The larger on each side is
+        added in quadrature.
         """
         low, high = self.predictor.interval(n_params, n_tokens, level)
         beyond = 0.0 if flops is None else float(np.log(flops / self.observations.flops.max()))
@@ -120,7 +133,7 @@ class LawReport:
         return {
             "format": FORMAT,
             "fingerprint": self.fingerprint,
-            "equation": "L(N, D) = E + A / N^alpha + B / D^beta, nats per token; N without embeddings",
+            "equation": self.equation,
             "objective": self.parametric.objective,
             "delta": self.parametric.delta,
             "seed": self.seed,

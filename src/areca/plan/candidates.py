@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from areca.laws import LawReport
 from areca.laws.law import Law
 from areca.model.config import ModelConfig
 from areca.model.counts import count_params, exact_flops_per_token
@@ -29,9 +30,15 @@ class Candidate:
     def model(self) -> ModelConfig:
         return ModelConfig(**self.shape)
 
-    def counted(self, law: Law) -> int:
+    def counted(self, law: Law | LawReport) -> int:
         """N as the law counts it."""
         return self.n_params_total if law.n_counts == "total" else self.n_params
+
+
+def counted(law: Law | LawReport, shape: ModelConfig) -> int:
+    """N of a shape as the law counts it."""
+    counts = count_params(shape)
+    return counts.total if law.n_counts == "total" else counts.non_embedding
 
 
 @dataclass(frozen=True)
@@ -44,8 +51,7 @@ class Terms:
 
     def candidate(self, shape: ModelConfig, steps: int, tokens: int) -> Candidate:
         """The run of `tokens` in `steps`, whatever its batches are."""
-        counts = count_params(shape)
-        n = counts.total if self.law.n_counts == "total" else counts.non_embedding
+        counts, n = count_params(shape), counted(self.law, shape)
         return Candidate(
             shape=asdict(shape.resolved()),
             n_params=counts.non_embedding,
@@ -68,8 +74,7 @@ class Terms:
         """The shortest run of whole steps whose predicted loss is at most `loss`; None if the shape can't."""
         from scipy.optimize import brentq
 
-        counts = count_params(shape)
-        n = float(counts.total if self.law.n_counts == "total" else counts.non_embedding)
+        n = float(counted(self.law, shape))
 
         def above(log10_d: float) -> float:
             return float(self.law.predict(n, 10.0**log10_d, self.unique_tokens)) - loss
@@ -82,19 +87,22 @@ class Terms:
         return self.candidate(shape, steps, steps * batch * self.context)
 
 
-def neighbours(candidates: Sequence[Candidate], best: Candidate) -> dict[str, Candidate]:
-    """The candidates nearest to half and to double the best size, where one lies within a quarter of it."""
+def neighbours(law: Law, candidates: Sequence[Candidate], best: Candidate) -> dict[str, Candidate]:
+    """The candidates nearest to half and to double the best size, where one lies within a quarter of it.
+
+    Sizes are as the law counts them: in a small model embeddings may be most of N.
+    """
     found = {}
     for name, factor in (("half", 0.5), ("double", 2.0)):
-        wanted = best.n_params * factor
-        near = min(candidates, key=lambda c: abs(c.n_params - wanted))
-        if near is not best and abs(near.n_params / wanted - 1) <= 0.25:
+        wanted = best.counted(law) * factor
+        near = min(candidates, key=lambda c: abs(c.counted(law) - wanted))
+        if near is not best and abs(near.counted(law) / wanted - 1) <= 0.25:
             found[name] = near
     return found
 
 
 def flat_range(candidates: Sequence[Candidate]) -> list[int]:
-    """The smallest and largest N within 0.1% of the least predicted loss, also between the shapes there are.
+    """The smallest and largest N, without embeddings, within 0.1% of the least predicted loss, also between shapes.
 
     A valley is a parabola in ln N, so the root of the excess is taken as linear there.
     """

@@ -13,11 +13,13 @@ import numpy as np
 from areca.config import RunConfig
 from areca.errors import ConfigError, FitError, check_positive
 from areca.laws.design import Doubt, Menu, check_allowance, propose
-from areca.laws.law import identity
+from areca.laws.law import Fitted, identity
 from areca.model.config import ModelConfig
 from areca.model.counts import count_params, exact_flops_per_token
 from areca.plan.at_hand import AtHand, Family
+from areca.plan.candidates import counted
 from areca.plan.plan import plan_run
+from areca.plan.ranges import assumed_size
 from areca.plan.runconfig import run_config
 
 LEVELS = 12  # budgets of the menu
@@ -31,7 +33,8 @@ class Run:
     """A run to add."""
 
     shape: dict[str, Any]
-    n_params: int
+    n_params: int  # without embeddings
+    n_params_total: int
     n_tokens: int
     steps: int
     batch: int
@@ -57,7 +60,8 @@ class Added:
 class Design:
     """What to run next, for the prediction of one larger run. The interval is the law's own (`LawReport.predictor`)."""
 
-    n_params: float  # the target's N, D and exact FLOPs
+    n_params: float  # the target's N without embeddings, N of all parameters, D and exact FLOPs; the N that the law
+    n_params_total: float  # does not count, and FLOPs, are by the shape nearest in size where N and D were given
     n_tokens: float
     flops: float
     predicted_loss: float
@@ -89,8 +93,8 @@ def design_runs(
 ) -> Design:
     """At most `runs` runs of `allowance` exact FLOPs together, that narrow the interval at a target the most.
 
-    The target is the run that `plan_run` buys for `target_flops`, or (N, D). ConfigError for a target that is none, an
-    allowance that pays for no run; FitError where there is no doubt to narrow.
+    The target is the run that `plan_run` buys for `target_flops`, or (N as the law counts it, D). ConfigError for a
+    target that is none, an allowance that pays for no run; FitError where there is no doubt to narrow.
     """
     law = have.law
     check_allowance(allowance, runs)
@@ -102,17 +106,22 @@ def design_runs(
     if target is None:
         # One step's batch hardly moves N and D, and a rule for it needs the shape first.
         best = plan_run(law, target_flops, have.shapes(), context=have.context).best
-        target, target_flops = (float(best.n_params), float(best.n_tokens)), float(best.flops_exact)
+        target, target_flops = (float(best.counted(law)), float(best.n_tokens)), float(best.flops_exact)
+        sizes = float(best.n_params), float(best.n_params_total)
     shapes = have.rungs(rule)
     if target_flops is None:
-        target_flops = _flops_of(shapes, have.context, *target)
+        near = _nearest(have, shapes, target[0])
+        target_flops = exact_flops_per_token(near, have.context) * target[1]
+        counts, scale = count_params(near), target[0] / counted(law, near)
+        sizes = counts.non_embedding * scale, counts.total * scale
     low, high = law.predictor.interval(*target, level)
     loss = float(law.predict(*target))
     half = (high - low) / 2 / loss
 
     def added(menu: list[Run], allowed: float | None, most: int) -> tuple[Added, Doubt]:
-        doubt = Doubt.of(law, _menu(menu), *target)
-        chosen = range(len(menu)) if allowed is None else propose(doubt, _menu(menu), allowance=allowed, runs=most)
+        points = _menu(have, menu)
+        doubt = Doubt.of(law, points, *target)
+        chosen = range(len(menu)) if allowed is None else propose(doubt, points, allowance=allowed, runs=most)
         taken = [menu[i] for i in chosen]
         flops, after = float(sum(r.flops_exact for r in taken)), half * doubt.narrowing(list(chosen))
         return Added(taken, flops, after, (half - after) / flops), doubt
@@ -124,17 +133,17 @@ def design_runs(
     if beside:
         menu = menu_of(have, shapes, min(beside.flops, target_flops))
         equal = added(menu, beside.flops, len(beside.runs))[0]
-    warnings = list(have.notes)
+    warnings = [*have.notes, *assumed_size(Fitted(law))]
     if rung is None:
         warnings.append("no budget is shared by at least 4 sizes, so there is no next rung to compare with.")
     if allowance >= target_flops:
         warnings.append(f"the allowance pays for the target itself, which costs {target_flops:.3g} FLOPs.")
-    most, largest = max(r.flops_exact for r in proposed.runs), float(law.observations.flops.max())
+    most, largest = max(_rows_flops(have, r) for r in proposed.runs), float(law.observations.flops.max())
     if most > largest:
         warnings.append(f"the largest run proposed is {most / largest:.3g} times the largest the law was fitted on.")
     return Design(
-        n_params=target[0], n_tokens=target[1], flops=float(target_flops), predicted_loss=loss, interval=[low, high],
-        level=level, half_width_relative=half,
+        n_params=sizes[0], n_params_total=sizes[1], n_tokens=target[1], flops=float(target_flops),
+        predicted_loss=loss, interval=[low, high], level=level, half_width_relative=half,
         noise_half_width=half * float(np.sqrt(doubt.noise / (doubt.of_target + doubt.noise))),
         allowance=float(allowance), proposed=proposed, next_rung=beside, at_the_rungs_cost=equal,
         context=have.context, warnings=warnings, law=identity(law, have.given),
@@ -142,16 +151,19 @@ def design_runs(
 
 
 def menu_of(have: AtHand, shapes: Sequence[ModelConfig], largest: float) -> list[Run]:
-    """Runs of the family at `LEVELS` budgets up to the largest, with tokens per parameter as the ladder has them."""
+    """Runs of the family at `LEVELS` budgets, with tokens per parameter as the ladder has them.
+
+    A shape's budgets go from the ladder's smallest, as its rows count C, to `largest` exact FLOPs.
+    """
     o = have.law.observations
     if not len(o):
         raise FitError("the law holds no observations, so it is unknown which runs it was fitted on; fit it again.")
     ratio = o.n_tokens / o.n_params
-    smallest = float(o.flops.min())
+    smallest = np.array([_exact(have, shape, float(o.flops.min())) for shape in shapes])
     found: dict[tuple[int, int], Run] = {}
-    for budget in np.geomspace(smallest, max(largest, smallest), LEVELS):
-        made = [_run(have, shape, float(budget)) for shape in shapes]
-        inside = [r for r in made if ratio.min() <= r.n_tokens / r.n_params <= ratio.max() and r.n_tokens]
+    for budgets in np.geomspace(smallest, np.maximum(largest, smallest), LEVELS):
+        made = [_run(have, shape, float(budget)) for shape, budget in zip(shapes, budgets, strict=True)]
+        inside = [r for r in made if ratio.min() <= r.n_tokens / _counted(have, r) <= ratio.max() and r.n_tokens]
         if not inside:
             continue
         # Sizes evenly over those of the budget; a family may have many more than tell apart.
@@ -161,17 +173,21 @@ def menu_of(have: AtHand, shapes: Sequence[ModelConfig], largest: float) -> list
 
 
 def next_rung(have: AtHand, shapes: Sequence[ModelConfig]) -> list[Run] | None:
-    """What a plain ladder does next: its budgets' step once more, the last budget's sizes moved by the frontier."""
+    """What a plain ladder does next: its budgets' step once more, the last budget's sizes moved by the frontier.
+
+    Sizes and the budget are counted as the ladder's rows count them.
+    """
     budgets = have.law.observations.budgets()
     if not budgets:
         return None
     last, rows = budgets[-1]
     budget = last * (last / budgets[-2][0] if len(budgets) > 1 else RATIO)
-    numbers = np.array([count_params(s).non_embedding for s in shapes], dtype=float)
+    numbers = np.array([counted(have.law, s) for s in shapes], dtype=float)
     moved = float(have.law.parametric.frontier(budget)[0] / have.law.parametric.frontier(last)[0])
     sizes = np.unique(have.law.observations.n_params[rows]) * moved
     near = sorted({int(np.abs(np.log(numbers / size)).argmin()) for size in sizes})
-    return [_run(have, shapes[i], budget) for i in near]
+    chosen = [shapes[i] for i in near]
+    return [_run(have, shape, _exact(have, shape, budget)) for shape in chosen]
 
 
 def run_configs(
@@ -200,21 +216,40 @@ def run_configs(
 
 
 def _run(have: AtHand, shape: ModelConfig, budget: float) -> Run:
-    """The run of whole steps within a budget; of no tokens where it does not pay for one."""
-    per_token, n = exact_flops_per_token(shape, have.context), count_params(shape).non_embedding
+    """The run of whole steps within a budget of exact FLOPs; of no tokens where it does not pay for one."""
+    per_token, counts = exact_flops_per_token(shape, have.context), count_params(shape)
     batch = have.batch(shape, budget)
     step = batch * have.context
     steps = int(budget // (per_token * step))
-    loss = float(have.law.predict(n, steps * step)) if steps else float("inf")
+    loss = float(have.law.predict(float(counted(have.law, shape)), steps * step)) if steps else float("inf")
     tokens = steps * step
-    return Run(asdict(shape.resolved()), n, tokens, steps, batch, per_token * tokens, loss)
+    resolved = asdict(shape.resolved())
+    return Run(resolved, counts.non_embedding, counts.total, tokens, steps, batch, per_token * tokens, loss)
 
 
-def _menu(runs: list[Run]) -> Menu:
-    return Menu(*(np.array([getattr(r, k) for r in runs], float) for k in ("n_params", "n_tokens", "flops_exact")))
+def _counted(have: AtHand, run: Run) -> int:
+    """N of a run as the law counts it."""
+    return run.n_params_total if have.law.n_counts == "total" else run.n_params
 
 
-def _flops_of(shapes: Sequence[ModelConfig], context: int, n_params: float, n_tokens: float) -> float:
-    """Exact FLOPs of the shape nearest in N."""
-    near = min(shapes, key=lambda s: abs(np.log(count_params(s).non_embedding / n_params)))
-    return exact_flops_per_token(near, context) * n_tokens
+def _menu(have: AtHand, runs: list[Run]) -> Menu:
+    n = [_counted(have, r) for r in runs]
+    return Menu(*(np.array(v, float) for v in (n, [r.n_tokens for r in runs], [r.flops_exact for r in runs])))
+
+
+def _rows_flops(have: AtHand, run: Run) -> float:
+    """C of a run as the law's rows count it."""
+    return have.law.observations.flops_of(_counted(have, run), run.n_tokens, float(run.flops_exact))
+
+
+def _exact(have: AtHand, shape: ModelConfig, budget: float) -> float:
+    """Exact FLOPs of a shape's run whose C is `budget` as the law's rows count it: both are in proportion to D."""
+    o, per_token = have.law.observations, float(exact_flops_per_token(shape, have.context))
+    if o.flops_counts == "exact":
+        return budget
+    return budget * per_token / o.flops_of(counted(have.law, shape), 1.0, per_token)
+
+
+def _nearest(have: AtHand, shapes: Sequence[ModelConfig], n_params: float) -> ModelConfig:
+    """The shape nearest in N, as the law counts it."""
+    return min(shapes, key=lambda s: abs(np.log(counted(have.law, s) / n_params)))

@@ -21,7 +21,7 @@ from areca.plan import choice as choices
 from areca.plan.batch import CriticalBatch
 from areca.plan.candidates import Batch, Candidate, Terms, flat_range, neighbours
 from areca.plan.choice import Choice
-from areca.plan.ranges import outside, repeats
+from areca.plan.ranges import assumed_size, outside, repeats
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Plan:
     level: float
     half_width_relative: float | None
     neighbours: dict[str, Candidate]  # "half" and "double" the size at the same compute, where they fit
-    flat_range: list[int]  # smallest and largest N within 0.1% of the least predicted loss
+    flat_range: list[int]  # smallest and largest N, without embeddings, within 0.1% of the least predicted loss
     baseline: dict[str, Any] | None  # the best observed run's loss, carried over
-    extrapolation: dict[str, float]  # N, D, C over the largest (or under the smallest) measured; 1 inside
+    extrapolation: dict[str, float]  # N, D, C over the largest (or under the smallest) measured, counted as the law's
     warnings: list[str]
     context: int
     batch: int  # sequences a step, at the end
@@ -106,7 +106,7 @@ def plan_run(
     best, described, around = _choose(terms, choice, shapes, sizes, candidates, optimum)
     _refuse_guessing(best, unique_tokens)
     warnings: list[str] = []
-    near, rows = neighbours(around, best), []
+    near, rows = neighbours(law, around, best), []
     if critical:
         rows = batches.ramp(law, critical, best, context, data, unique_tokens)
         best = _along(terms, rows, best)
@@ -116,7 +116,7 @@ def plan_run(
     spent = max(budget_flops, float(best.flops_exact))
     n = float(best.counted(law))
     bounds = law.interval(n, float(best.n_tokens), level, flops=spent, unique_tokens=unique_tokens)
-    extrapolation, beyond = outside(law, best, spent, context)
+    extrapolation, beyond = outside(law, best, law.flops_of(n, float(best.n_tokens), spent), context)
     warnings = beyond + warnings + _notes(law, best, candidates, optimum, unique_tokens, context)
     return Plan(
         budget_flops=float(budget_flops),
@@ -200,6 +200,7 @@ def _notes(
     if isinstance(law, Fitted):
         notes += law.report.warnings
         notes += [note for note in law.report.notes if note.startswith(FAILED_CHECK)]
+    notes += assumed_size(law)
     if len(candidates) > 2 and optimum in (candidates[0], candidates[-1]):
         edge = "smallest" if optimum is candidates[0] else "largest"
         notes.append(f"the best shape is the {edge} of those considered; widen the family.")

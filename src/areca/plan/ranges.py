@@ -2,23 +2,31 @@
 
 import math
 
-from areca.laws.law import Law, Span
+from areca.counted import says_n_count
+from areca.laws.law import Fitted, Law, Span
+from areca.laws.repeated import FittedDataConstrained
 from areca.plan.candidates import Candidate
 
 REPEATS_FREE, REPEATS_END = 4, 16  # epochs: nearly as good as new, and worth little more (Muennighoff et al. 2023)
+BUDGET = {
+    "exact": "the budget", "6nd": "the budget as 6 N D", "table": "the budget as the rows count FLOPs",
+}  # fmt: skip
 
 
 def outside(law: Law, best: Candidate, flops: float, context: int) -> tuple[dict[str, float], list[str]]:
     """({"n_params": factor, ...}, warnings): 1 inside, over 1 times the largest, under 1 of the smallest.
 
-    N is as the law counts it. Context and loss are there where the law says what it was measured on.
+    N and C (`flops`) are as the law counts them. Context and loss are there where the law says what it was measured on.
     """
     r = law.ranges
     counted = "N with embeddings" if law.n_counts == "total" else "N"
+    budget = BUDGET[law.flops_counts]
+    if law.flops_counts != "exact" and law.n_counts == "total":
+        budget += ", N with embeddings,"
     rows: list[tuple[str, str, float, Span | None]] = [
         ("n_params", counted, best.counted(law), r.n_params),
         ("n_tokens", "D", best.n_tokens, r.n_tokens),
-        ("flops", "the budget", flops, r.flops),
+        ("flops", budget, flops, r.flops),
         ("context", "the context", context, r.context),
     ]
     factors, warnings = {}, []
@@ -31,7 +39,9 @@ def outside(law: Law, best: Candidate, flops: float, context: int) -> tuple[dict
         factors[name] = factor
         if factor == 1.0:
             continue
-        side = f"{factor:.3g} times the largest" if factor > 1 else f"{1 / factor:.3g} times below the smallest"
+        times = max(factor, 1 / factor)
+        side = f"{times:{'.3g' if times > 1.005 else '.4g'}} times "
+        side += "the largest" if factor > 1 else "below the smallest"
         orders = f"{abs(math.log10(factor)):.2g} orders of magnitude outside"
         trust = (
             "; the interval trusts the law's form" if name == "flops" and factor > 100 and not law.no_interval else ""
@@ -48,6 +58,23 @@ def outside(law: Law, best: Candidate, flops: float, context: int) -> tuple[dict
                 f"at ({low:g}): the loss and B_crit are guesses there."
             )
     return factors, warnings
+
+
+def assumed_size(law: Law) -> list[str]:
+    """What was asked at the fit, and is assumed here, of the N of a law's rows: whether it counts embeddings."""
+    column, notes = "", ()
+    if isinstance(law, Fitted):
+        column, notes = law.report.observations.columns.get("n_params", ""), law.report.notes
+    elif isinstance(law, FittedDataConstrained):
+        column, notes = law.n_column, law.notes
+    asked = [note for note in notes if "does N count embeddings" in note or note.startswith("N counts embeddings in")]
+    if says_n_count(column):
+        return asked
+    return [
+        *asked,
+        f"the rows' N is {column!r}, which does not say whether it counts embeddings, and is taken to be without them; "
+        "if it has them, call the column n_params_total and fit again.",
+    ]
 
 
 def repeats(law: Law, n_tokens: float, unique_tokens: float) -> list[str]:

@@ -16,10 +16,12 @@ from areca.laws import LawReport
 from areca.laws.predictive import Predictive
 from areca.model.config import ModelConfig
 from areca.model.counts import count_params, exact_flops_per_token
+from areca.plan.candidates import counted
 from areca.plan.plan import Plan, plan_run
 
 MOST_FLOPS = 1e40  # as `plan_run`: what no run costs
 TIGHT = 1e-6  # of ln D, at the root
+SAID = {"exact": "FLOPs", "6nd": "FLOPs (6 N D)", "table": "FLOPs (as the rows count them)"}
 Z_90 = 1.6448536269514722  # a 90% interval's half-width over the standard deviation
 
 
@@ -40,7 +42,7 @@ class TargetPlan:
     sure: Reach  # the run to buy
     median: Reach | None  # the cheapest that reaches the target with an even chance; None where none has that
     certainty_costs: float | None  # exact FLOPs of `sure` over those of `median`
-    neighbours: dict[str, dict[str, float]]  # half and double the size, as sure: n_params, n_tokens, flops_exact
+    neighbours: dict[str, dict[str, float]]  # half and double the size, as sure: N in both counts, D, exact FLOPs
     floor: float  # the law's loss without end of N and D
     largest_probability: float  # of any of the shapes, however long it trains
     warnings: list[str]
@@ -74,7 +76,7 @@ def plan_target(
     if not 0 < probability < 1:
         raise ConfigError(f"probability is {probability}; it must lie between 0 and 1, such as 0.9.")
     check_at_least_one("context", context)
-    search = Search(Predictive.of(law), target_loss, shapes, context)
+    search = Search(law, target_loss, shapes, context)
     floor = float(law.predict(1e300, 1e300))
     largest = search.largest_probability()
     if largest < probability:
@@ -113,9 +115,9 @@ class Found:
 class Search:
     """A target over the shapes: P(D) for each, inverted."""
 
-    def __init__(self, predictive: Predictive, target: float, shapes: Sequence[ModelConfig], context: int) -> None:
-        self.predictive, self.target, self.shapes, self.context = predictive, target, shapes, context
-        self.n_params = np.array([count_params(s).non_embedding for s in shapes], dtype=float)
+    def __init__(self, law: LawReport, target: float, shapes: Sequence[ModelConfig], context: int) -> None:
+        self.predictive, self.target, self.shapes, self.context = Predictive.of(law), target, shapes, context
+        self.n_params = np.array([counted(law, s) for s in shapes], dtype=float)  # as the law counts
         self.per_token = np.array([exact_flops_per_token(s, context) for s in shapes], dtype=float)
 
     def largest_probability(self) -> float:
@@ -172,7 +174,8 @@ class Search:
         """The doubt on the side of higher losses that `law.predict_interval` adds beyond the rows, as an sd of ln L."""
         n, d = float(self.n_params[found.shape]), found.n_tokens
         centre = float(np.log(law.predict(n, d)))
-        highs = [law.predict_interval(n, d, flops=c)[1] for c in (None, d * float(self.per_token[found.shape]))]
+        cost = law.observations.flops_of(n, d, d * float(self.per_token[found.shape]))
+        highs = [law.predict_interval(n, d, flops=c)[1] for c in (None, cost)]
         plain, wider = (float(np.log(h)) - centre for h in highs)
         return float(np.sqrt(max(0.0, wider**2 - plain**2))) / Z_90
 
@@ -184,8 +187,9 @@ class Search:
             i = int(np.abs(np.log(self.n_params / wanted)).argmin())
             tokens = float(self.least_tokens(np.array([i]), probability, found.form_sigma)[0])
             if abs(self.n_params[i] / wanted - 1) <= 0.25 and np.isfinite(tokens):
-                cost = float(tokens * self.per_token[i])
-                near[name] = {"n_params": float(self.n_params[i]), "n_tokens": tokens, "flops_exact": cost}
+                counts, cost = count_params(self.shapes[i]), float(tokens * self.per_token[i])
+                sizes = {"n_params": float(counts.non_embedding), "n_params_total": float(counts.total)}
+                near[name] = {**sizes, "n_tokens": tokens, "flops_exact": cost}
         return near
 
     def reach(
@@ -204,7 +208,7 @@ class Search:
         steps = int(np.ceil(found.n_tokens / (sequences * self.context)))
         budget = exact_flops_per_token(shape, self.context) * steps * sequences * self.context  # an int: no rounding
         plan = plan_run(law, budget, [shape], context=self.context, batch=sequences, level=level, given=given)
-        n, d = float(plan.best.n_params), float(plan.best.n_tokens)
+        n, d = float(plan.best.counted(law)), float(plan.best.n_tokens)
         return Reach(float(self.predictive.probability(self.target, n, d, form_sigma=found.form_sigma)[0]), plan)
 
 
@@ -230,5 +234,5 @@ def _warnings(law: LawReport, target: float, search: Search, sure: Found, plan: 
     o = law.observations
     if len(o) and o.loss.min() <= target:
         i = int(np.flatnonzero(o.loss <= target)[o.flops[o.loss <= target].argmin()])
-        warnings.append(f"{o.name(i)} reached {o.loss[i]:.4f} already, with {o.flops[i]:.3g} FLOPs.")
+        warnings.append(f"{o.name(i)} reached {o.loss[i]:.4f} already, with {o.flops[i]:.3g} {SAID[o.flops_counts]}.")
     return warnings

@@ -7,15 +7,16 @@ in ln N at one budget (their approach 2). Losses are nats per token, budgets are
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from areca import counted
+from areca.counted import FlopsCount
 from areca.report.checks import Checks
 from areca.report.values import Ends, positive
 
 PARAMETERS = ("E", "A", "B", "alpha", "beta")
-FlopsCount = Literal["exact", "6nd", "table"]  # how rows count C: every product, 6 N D, or in a way of their own
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class Law:
     @property
     def counts_embeddings(self) -> bool:
         """Whether its N is of all parameters, as its table's column says by its name."""
-        return "total" in self.columns.get("n_params", "").lower()
+        return counted.n_count(self.columns.get("n_params", "")) == "total"
 
     def size_of(self, run: Any) -> float | None:
         """N of a run, a plan or a plan's neighbour as this law counts it; None where that is not recorded."""
@@ -138,8 +139,7 @@ class Law:
         if self.flops_count == "exact":
             return positive(run, "flops_exact")
         n, d = self.size_of(run), positive(run, "n_tokens")
-        k = 6.0 if self.flops_count == "6nd" else flops_per_nd(self.points)
-        return k * n * d if n and d else None
+        return counted.flops_as(self.flops_count, n, d, 0.0, flops_per_nd(self.points)) if n and d else None
 
     @property
     def complete(self) -> bool:
@@ -195,4 +195,9 @@ class Law:
 
 def flops_per_nd(points: Sequence[Point]) -> float:
     """The median of C / (N D): 6 where there are no points."""
-    return float(np.median([p.flops / (p.n_params * p.n_tokens) for p in points])) if points else 6.0
+    return counted.flops_per_nd(rows_of(points))
+
+
+def rows_of(points: Sequence[Point]) -> list[counted.Row]:
+    """N, D and C of each."""
+    return [(p.n_params, p.n_tokens, p.flops) for p in points]

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from areca.counted import flops_count
 from areca.report.checks import Checks, read_checks, short_label
-from areca.report.law import PARAMETERS, ComputeLaw, FlopsCount, Form, Law, Parameter, Point, Valley
+from areca.report.law import PARAMETERS, ComputeLaw, Form, Law, Parameter, Point, Valley, rows_of
 from areca.report.rundirs import Run
 from areca.report.values import Ends, an_object, ends, finite, number, objects, pair, positive, sentences
 
@@ -16,7 +17,6 @@ STATUS = (
     "bootstrap_method", "bootstrap_failed",
 )  # fmt: skip
 SAME = 1e-9  # relative: numbers that were copied, not measured again
-SIX = 1e-3  # relative: C that is 6 N D, as printed with three digits or more
 NO_LAW = Law({}, {}, [], [], [], ComputeLaw(()), ComputeLaw(()), [], Checks())
 SAME_BUDGET = 0.10  # relative: FLOPs that belong to one valley, as the fit groups them
 
@@ -57,21 +57,8 @@ def read_law(value: dict[str, Any] | None) -> Law | None:
         level=level if level < 1 else 0.90,
         others=[form for form in objects(value.get("forms")) if isinstance(form.get("values"), dict)],
         fingerprint=mark if isinstance(mark, str) else "",
-        flops_count=_flops_count(columns.get("flops", ""), points),
+        flops_count=flops_count(columns.get("flops", ""), rows_of(points)),
     )
-
-
-def _flops_count(column: str, points: Sequence[Point]) -> FlopsCount:
-    """How a law's rows count C, by what the column was called or how it was derived, and by the numbers."""
-    if "exact" in column:
-        return "exact"
-    if column in ("6 N D", "flops_6nd (6 N D)"):
-        return "6nd"
-    if points:
-        return "6nd" if all(abs(p.flops / (6 * p.n_params * p.n_tokens) - 1) < SIX for p in points) else (
-            "table" if column else "exact"
-        )  # fmt: skip
-    return "table" if column else "exact"
 
 
 def with_count_of(law: Law, runs: Sequence[Run]) -> Law:

@@ -58,6 +58,7 @@ def _plan_facts(plan: dict[str, Any], view: View) -> str:
     entries = [
         *_law_facts(view.origin, view.law, plan),
         ("N, without embeddings", si(positive(plan, "n_params"))),
+        *_counted(plan),
         ("D, tokens", si(positive(plan, "n_tokens"))),
         ("compute, exact FLOPs", power(positive(plan, "flops_exact") or positive(plan, "budget_flops"))),
         ("predicted loss, nats per token", markup.fixed(positive(plan, "predicted_loss"), 4)),
@@ -89,6 +90,14 @@ def _plan_facts(plan: dict[str, Any], view: View) -> str:
         shown = f"{markup.fixed(positive(baseline, 'loss'), 4)} ({text(baseline.get('label', ''))})"
         entries.append((text(baseline.get("rule", "best run carried over")), shown))
     return facts(entries)
+
+
+def _counted(plan: dict[str, Any]) -> list[tuple[str, str]]:
+    """N as the plan's law counts it, where that is of all parameters."""
+    total = positive(plan, "n_params_total")
+    if not total or an_object(plan, "law").get("n_counts") != "total":
+        return []
+    return [("N as its law counts it, embeddings included", si(total))]
 
 
 def _members(plan: dict[str, Any]) -> str:
@@ -138,8 +147,10 @@ def design_part(view: View) -> list[tuple[str, str]]:
     if found is None:
         return []
     origin = view.design_origin
-    # Rows of another law were not what the design had, and N of all parameters is no N of its axis.
-    there = [] if (origin and origin.apart) or (view.law and view.law.counts_embeddings) else view.points
+    # Rows of another law were not what the design had, and N in another count is no N of its axis.
+    size = plans.size_key(found)
+    same = view.law is None or view.law.counts_embeddings == (size == "n_params_total")
+    there = view.points if same and not (origin and origin.apart) else []
     drawn = view.place(
         "plot-design", "Runs there are, proposed runs and the target", plans.design(there, found),
         "The design has no runs to draw.", DESIGN_NOTE, 400,
@@ -147,11 +158,12 @@ def design_part(view: View) -> list[tuple[str, str]]:
     rows: list[list[Cell | str]] = []
     for i, run in enumerate(plans.runs_of(found, "proposed"), 1):
         n, d, flops, loss, steps = (
-            positive(run, key) for key in ("n_params", "n_tokens", "flops_exact", "predicted_loss", "steps")
+            positive(run, key) for key in (size, "n_tokens", "flops_exact", "predicted_loss", "steps")
         )
         cells = [Cell(si(n), n), Cell(si(d), d), Cell(f"{steps:,.0f}" if steps else markup.NONE, steps)]
         rows.append([str(i), *cells, Cell(power(flops), flops), Cell(markup.fixed(loss, 4), loss)])
-    headers = ["run to add", "N", "D", "steps", "exact FLOPs", "predicted loss"]
+    which = ", embeddings included" if size == "n_params_total" else ", without embeddings"
+    headers = ["run to add", f"N{which}", "D", "steps", "exact FLOPs", "predicted loss"]
     proposed = table(headers, rows, "Runs to add") if rows else absent("The design proposes no runs.")
     now = number(found, "half_width_relative")
     compared: list[list[Cell | str]] = [["now", markup.NONE, markup.NONE, percent(now, 2)]]
@@ -163,7 +175,7 @@ def design_part(view: View) -> list[tuple[str, str]]:
             compared.append([name, str(len(plans.runs_of(found, key))), power(positive(part, "flops")), width])
     entries = [
         *_law_facts(origin, view.law, found),
-        ("target, N", si(positive(found, "n_params"))), ("target, D", si(positive(found, "n_tokens"))),
+        (f"target, N{which}", si(positive(found, size))), ("target, D", si(positive(found, "n_tokens"))),
         ("predicted loss", markup.fixed(positive(found, "predicted_loss"), 4)),
         ("its interval", markup.interval(ends(found.get("interval")))),
         ("allowance, exact FLOPs", power(positive(found, "allowance"))),

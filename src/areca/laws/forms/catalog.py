@@ -67,14 +67,16 @@ def fit_forms(
             data, dropped = _without_highest(form, data, drop)
             said = [*said, dropped]
         found = report_form(form, data["columns"], groups=data["group"], **settings).to_dict()
-        reports.append({**found, "notes": [*found["notes"], *said], "rows": data["label"]})
+        columns = {name: data["described"][name] for name in form.inputs if name in data["described"]}
+        reports.append({**found, "notes": [*found["notes"], *said], "rows": data["label"], "columns": columns})
         notes += [n for n in found["notes"] if n not in notes]
     law = {"format": 1, "parametric": None, "forms": reports, "seed": settings.get("seed", 0), "notes": notes}
     return {**law, "fingerprint": fingerprint(law)}
 
 
 def _data(form: Form, paths: Sequence[str | Path], reading: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """{"columns", "group", "label"} of what a form needs, with S_min and C_min worked out where they have no column."""
+    """{"columns", "group", "label", "described"} of what a form needs, with S_min and C_min worked out where they have
+    no column."""
     from areca.laws.reading.tables import load_columns
 
     mapping = {k: reading[k] for k in ("n_params", "n_tokens", "flops", "loss") if reading.get(k)}
@@ -96,7 +98,8 @@ def _data(form: Form, paths: Sequence[str | Path], reading: dict[str, Any]) -> t
             f"{name} is worked out with the published B_crit(L) = {B_STAR / 1e8:g}e8 tokens / L^(1 / {A_B:g})."
         )
     columns = {n: values[n] for n in needed}
-    return {"columns": columns, "group": found.group, "label": list(found.label)}, notes
+    known = {"group": found.group, "label": list(found.label), "described": found.described}
+    return {"columns": columns, **known}, notes
 
 
 def _without_highest(form: Form, data: dict[str, Any], count: int) -> tuple[dict[str, Any], str]:
@@ -109,6 +112,7 @@ def _without_highest(form: Form, data: dict[str, Any], count: int) -> tuple[dict
         "columns": {k: v[keep] for k, v in data["columns"].items()},
         "group": tuple(data["group"][i] for i in keep) if data["group"] else (),
         "label": [data["label"][i] for i in keep],
+        "described": data["described"],
     }
     return kept, f"left out the {len(values) - len(keep)} rows of highest {form.response}, as asked."
 

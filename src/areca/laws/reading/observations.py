@@ -1,7 +1,8 @@
 """What runs said: N, D, C and the loss of each, as float64 columns, and the budgets they share.
 
-N is the number of parameters without embeddings, D training tokens, C training FLOPs, the loss nats per token. What
-else is known of the runs (unique tokens, steps, learning rate, a score) stands beside them in `others`.
+N is the number of parameters, without embeddings unless its column says that it counts all (`n_counts`), D training
+tokens, C training FLOPs, the loss nats per token. What else is known of the runs (unique tokens, steps, learning rate,
+a score) stands beside them in `others`.
 """
 
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from areca import counted
 from areca.errors import ConfigError, DataError, closest
 
 SAME_BUDGET = 0.10  # relative: figures read off a plot or rounded to whole batches still belong to one budget
@@ -50,6 +52,25 @@ class Observations:
 
     def __len__(self) -> int:
         return len(self.loss)
+
+    @property
+    def n_counts(self) -> counted.NCount:
+        """Which parameters N counts, as its column says by its name."""
+        return counted.n_count(self.columns.get("n_params", ""))
+
+    @property
+    def flops_counts(self) -> counted.FlopsCount:
+        """How C is counted: exact FLOPs, 6 N D, or in a way of the table's own."""
+        return counted.flops_count(self.columns.get("flops", ""), self._sizes())
+
+    def flops_of(self, n_params: float, n_tokens: float, exact: float) -> float:
+        """C of another run as these rows count it, from its N as they count it, its D and its exact FLOPs."""
+        count = self.flops_counts
+        k = counted.flops_per_nd(self._sizes()) if count == "table" else 6.0
+        return counted.flops_as(count, n_params, n_tokens, exact, k)
+
+    def _sizes(self) -> list[counted.Row]:
+        return list(zip(self.n_params.tolist(), self.n_tokens.tolist(), self.flops.tolist(), strict=True))
 
     def name(self, i: int) -> str:
         """How to speak of row i."""

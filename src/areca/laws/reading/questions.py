@@ -4,10 +4,13 @@ What C should be, 6 N D, tells of most slips: PF-days, sequences or steps for to
 embeddings. A quantity whose unit the user has named (`--unit n_tokens=tokens`) is not questioned again.
 """
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
+from areca.counted import n_count
 from areca.errors import DataError
-from areca.laws.reading.columns import Found, usual_names
+from areca.laws.reading.columns import Found
 from areca.laws.reading.formats import Table
 from areca.laws.reading.repeats import curve_question, repeats
 from areca.laws.reading.units import PF_DAY
@@ -38,7 +41,7 @@ def questions(table: Table, found: Found, given: set[str], sure: set[str]) -> li
         notes += _of_ratio(table, found, sure)
     elif sizes <= set(found.values):
         notes += _of_scale(table, found, given, sure)
-    if "n_params" in given - sure and usual_names("n_params_total", [found.used["n_params"]]):
+    if "n_params" in given - sure and n_count(found.used["n_params"]) == "total":
         notes.append(
             f"N is {found.used['n_params']!r}, which by its name counts embeddings; they bend a law at small sizes, so "
             "give N without them where you have it."
@@ -49,6 +52,17 @@ def questions(table: Table, found: Found, given: set[str], sure: set[str]) -> li
         notes += repeats(table, found)
         notes += curve_question(table, found)
     return notes
+
+
+def mixed_sizes(columns: Sequence[Mapping[str, str]]) -> list[str]:
+    """A note where N counts embeddings in some tables and not in others, by what its column is called in each."""
+    names = {n_count(of["n_params"]): of["n_params"] for of in reversed(columns) if "n_params" in of}
+    if len(names) < 2:
+        return []
+    return [
+        f"N counts embeddings in some of the rows ({names['total']!r}) and not in others ({names['non-embedding']!r}), "
+        "which bends a law at small sizes; take one kind of column from all of them (--n-params)."
+    ]
 
 
 def _refuse_small(table: Table, found: Found, asked: set[str]) -> None:

@@ -5,7 +5,7 @@ units is questioned, or refused where a law of it would be nonsense (`areca.laws
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from areca.laws.reading.columns import Found, Reading, derive, hint, match, opti
 from areca.laws.reading.formats import Table, read_table_file
 from areca.laws.reading.observations import QUANTITIES, Observations
 from areca.laws.reading.quantities import KNOWN, OTHERS, SYMBOLS
-from areca.laws.reading.questions import questions
+from areca.laws.reading.questions import mixed_sizes, questions
 from areca.laws.reading.repeats import Duplicates, check_duplicates
 from areca.laws.reading.rundirs import BUDGET, FlopsKind, Rates, read_runs
 from areca.laws.reading.rundirs import run_directories as run_directories  # areca.plan finds the runs of a law with it
@@ -35,6 +35,7 @@ class Columns:
     label: tuple[str, ...]
     group: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    described: dict[str, str] = field(default_factory=dict)  # what each quantity was called or how it was derived
 
     def __len__(self) -> int:
         return len(self.label)
@@ -118,6 +119,7 @@ def load_columns(
     groups: list[str] = []
     notes: list[str] = []
     identity: list[dict[str, float]] = []
+    described: list[dict[str, str]] = []
     for table, its in _tables(paths, where, reading, flops_kind, rates):
         found = _columns(table, wanted, [*optional, "seed"], its)
         if not table.known:
@@ -128,6 +130,7 @@ def load_columns(
         groups += _group(table, group)
         identity += _identity(table, its)
         notes += [*table.notes, *found.notes]
+        described.append(found.described)
     whole = {name: np.concatenate(parts) for name, parts in values.items()}
     there = {k: v for k, v in whole.items() if k in wanted or (k in optional and np.isfinite(v).any())}
     others = [name for name in dict.fromkeys(k for row in identity for k in row) if name not in whole]
@@ -137,7 +140,8 @@ def load_columns(
         {name: v[keep] for name, v in there.items()},
         tuple(label[i] for i in keep),
         tuple(groups[i] for i in keep) if groups else (),
-        tuple(dict.fromkeys([*notes, *said])),
+        tuple(dict.fromkeys([*notes, *mixed_sizes(described), *said])),
+        {k: v for columns in reversed(described) for k, v in columns.items()},
     )
 
 
@@ -281,4 +285,6 @@ def _join(parts: list[Observations]) -> Observations:
     rows = [row for part in parts for row in part.to_dicts()]
     notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
     described = {k: v for part in reversed(parts) for k, v in part.columns.items()}
-    return Observations.from_dicts(rows, notes, described)
+    if len({part.flops_counts for part in parts}) > 1:
+        described["flops"] = "as each table counts it"
+    return Observations.from_dicts(rows, (*notes, *mixed_sizes([part.columns for part in parts])), described)

@@ -9,7 +9,7 @@ from areca.report import markup
 from areca.report.figures import Figure, around, band, figure, line, log_space, loss_axis, markers
 from areca.report.figures import spread as error_bars
 from areca.report.figures.frontier import LOSS_TITLE
-from areca.report.figures.valleys import N_TITLE
+from areca.report.figures.valleys import N_TITLE, N_TOTAL_TITLE
 from areca.report.law import Law, Point
 from areca.report.values import an_object, objects, pair, positive
 
@@ -90,9 +90,17 @@ def _counted(plan: dict[str, Any], runs: Sequence[tuple[str, dict[str, Any]]], n
     return n * np.exp(np.interp(np.log(n), [x for x, _ in known], [y for _, y in known])) if known else n
 
 
+def size_key(found: dict[str, Any]) -> str:
+    """What a design calls N as its law counts it; an older one has N without embeddings alone."""
+    total = an_object(found, "law").get("n_counts") == "total" and positive(found, "n_params_total")
+    return "n_params_total" if total else "n_params"
+
+
 def design(points: Sequence[Point], found: dict[str, Any]) -> Figure | None:
-    """N against D of the runs there are, those proposed, the plain next rung, and the run to be predicted."""
+    """N, as the design's law counts it, against D of the runs there are, those proposed, the plain next rung, and the
+    run to be predicted."""
     data: list[Figure] = []
+    size = size_key(found)
     if points:
         words = [f"{markup.text(p.label)}<br>loss {p.loss:.4f}" for p in points]
         hover = {"text": words, "hovertemplate": "%{text}<extra></extra>"}
@@ -105,9 +113,9 @@ def design(points: Sequence[Point], found: dict[str, Any]) -> Figure | None:
         if runs:
             words = [f"{name}: {markup.power(positive(r, 'flops_exact'))} exact FLOPs" for r in runs]
             hover = {"text": words, "hovertemplate": "%{text}<extra></extra>"}
-            x, y = ([positive(r, k) for r in runs] for k in ("n_params", "n_tokens"))
+            x, y = ([positive(r, k) for r in runs] for k in (size, "n_tokens"))
             data.append(markers(x, y, name, {"color": colour, "symbol": symbol, "size": 10}, **hover))
-    n, d = positive(found, "n_params"), positive(found, "n_tokens")
+    n, d = positive(found, size), positive(found, "n_tokens")
     if n and d:
         marker = {"color": "@paper", "symbol": "star", "size": 14, "line": {"color": "@c3", "width": 2}}
         words = f"target<br>N {markup.si(n)}, D {markup.si(d)}<extra></extra>"
@@ -117,7 +125,8 @@ def design(points: Sequence[Point], found: dict[str, Any]) -> Figure | None:
     x, y = ([v for t in data for v in t[axis] if v] for axis in "xy")
     if not x or not y:
         return None
-    titles = ({"title": N_TITLE, "limits": around(x, 1.5)}, {"title": "D: training tokens", "limits": around(y, 1.5)})
+    title = N_TOTAL_TITLE if size == "n_params_total" else N_TITLE
+    titles = ({"title": title, "limits": around(x, 1.5)}, {"title": "D: training tokens", "limits": around(y, 1.5)})
     return figure(data, *titles)
 
 

@@ -25,12 +25,13 @@ from areca.report.figures.frontier import LOSS_TITLE, MANY
 from areca.report.law import Law, Point, Valley, flops_per_nd
 
 N_TITLE = "N: parameters without embeddings"
+N_TOTAL_TITLE = "N: parameters, embeddings included"
 BANDS = 8  # budgets with a band at most: more would hide each other
 
 
 def size_title(law: Law | None) -> str:
     """The axis of N; a column of another name is said."""
-    return "N: parameters, embeddings included" if law and law.counts_embeddings else N_TITLE
+    return N_TOTAL_TITLE if law and law.counts_embeddings else N_TITLE
 
 
 def valleys(law: Law, points: Sequence[Point], budgets: Budgets) -> Figure | None:
