@@ -20,8 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from areca.errors import FitError
-from areca.laws import LawReport, Observations, fit_average, fit_laws, fit_parametric
-from areca.laws.fits import bootstrap
+from areca.laws import LawReport, Observations, bootstrap, fit_average, fit_laws, fit_parametric
 from areca.model.counts import count_params, exact_flops_per_token
 from areca.plan import family
 from areca.plan.at_hand import AtHand

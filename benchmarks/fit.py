@@ -82,8 +82,7 @@ def main() -> None:
 
 def measure(options: argparse.Namespace) -> None:
     from areca import runtime
-    from areca.laws import fit_parametric
-    from areca.laws.fits import bootstrap
+    from areca.laws import bootstrap, fit_parametric
     from areca.laws.fits.engine import response
     from areca.laws.fits.fitting import rows_of as of_form
     from areca.laws.fits.fitting import total

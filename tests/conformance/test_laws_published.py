@@ -5,8 +5,7 @@
 
 import pytest
 
-from areca.laws import fit_parametric, load
-from areca.laws.fits import bootstrap
+from areca.laws import bootstrap, fit_parametric, load
 
 PARAMETERS = ("A", "B", "E", "alpha", "beta")
 PUBLISHED = {

@@ -3,9 +3,7 @@ import pytest
 from truth import Truth
 
 from areca.errors import ConfigError, FitError
-from areca.laws import Observations, fit_parametric, predict_interval
-from areca.laws import bootstrap as bootstrap_function  # noqa: F401  (the name is also the module's)
-from areca.laws.fits import bootstrap
+from areca.laws import Observations, bootstrap, fit_parametric, predict_interval
 
 TRUTH = Truth(A=60.0, B=900.0, E=2.0, alpha=0.38, beta=0.45)
 

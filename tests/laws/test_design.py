@@ -9,9 +9,8 @@ import pytest
 from truth import Truth
 
 from areca.errors import ConfigError, FitError
-from areca.laws import Average, Bootstrap, LawReport, fit_laws, fit_parametric
+from areca.laws import Average, Bootstrap, LawReport, bootstrap, fit_laws, fit_parametric
 from areca.laws.design import Doubt, Menu, propose, waste
-from areca.laws.fits import bootstrap
 from areca.laws.fits.average import Member
 from areca.laws.predictive import Predictive
 

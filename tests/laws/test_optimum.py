@@ -4,8 +4,7 @@ from truth import Truth
 
 from areca.cli.main import main
 from areca.errors import ConfigError
-from areca.laws import COUPLINGS, LawReport, fit_laws, fit_parametric
-from areca.laws.fits import bootstrap
+from areca.laws import COUPLINGS, LawReport, bootstrap, fit_laws, fit_parametric
 from areca.laws.fits.optimum import weighted_interval
 
 TRUTH = Truth(A=60.0, B=900.0, E=2.0, alpha=0.38, beta=0.45)

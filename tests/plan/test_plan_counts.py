@@ -11,8 +11,7 @@ import pytest
 
 from areca.cli.main import main
 from areca.counted import flops_count, n_count, says_n_count
-from areca.laws import LawReport, Observations, fit_parametric
-from areca.laws.fits import bootstrap
+from areca.laws import LawReport, Observations, bootstrap, fit_parametric
 from areca.laws.law import Fitted
 from areca.laws.published import published
 from areca.laws.reading.questions import mixed_sizes

@@ -9,8 +9,7 @@ from scipy.special import ndtr
 from scipy.stats import norm
 
 from areca.errors import ConfigError, FitError
-from areca.laws import LawReport, fit_laws, fit_parametric
-from areca.laws.fits import bootstrap
+from areca.laws import LawReport, bootstrap, fit_laws, fit_parametric
 from areca.model.counts import count_params, exact_flops_per_token
 from areca.plan import family
 from areca.plan.target import plan_target
