@@ -24,7 +24,7 @@ PYTEST := $(TEST_ENV) $(BIN)/python -m pytest
 
 .PHONY: help quickstart install dev test test-fast test-interop test-browser chromium lint format lock \
 	bench-train-step bench-kill bench-ladder bench-transfer bench-deviations bench-design bench-fit bench-coverage \
-	clean distclean
+	bench-pathways clean distclean
 
 help:
 	@echo 'make quickstart        install, then corpus -> ladder -> law -> plan -> verified run -> report (OUT=, ARGS=)'
@@ -41,6 +41,7 @@ help:
 	@echo 'make bench-design      the runs that areca design proposes beside a plain next rung (ARGS="target": planned losses)'
 	@echo 'make bench-deviations  each of PaLM'"'"'s choices switched: time and loss (ARGS="time", "loss --out DIR --store STORE")'
 	@echo 'make bench-fit         4,000 bootstraps of the Chinchilla fit beside scipy (ARGS="--data CSV")'
+	@echo 'make bench-pathways    the controller against plain JAX: dispatch, shares by weight, a pipeline'
 	@echo 'make bench-coverage    how often intervals hold the truth, over twenty known laws (ARGS="--out FILE")'
 	@echo 'make lock              resolve requirements.lock anew'
 	@echo 'make clean             remove caches; `make distclean` also the environments'
@@ -129,6 +130,9 @@ bench-deviations: dev
 
 bench-fit: dev
 	$(BIN)/python benchmarks/fit.py $(ARGS)
+
+bench-pathways: dev
+	$(BIN)/python benchmarks/pathways.py $(ARGS)
 
 bench-coverage: dev
 	$(BIN)/python benchmarks/coverage.py $(ARGS)

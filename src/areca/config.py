@@ -84,6 +84,21 @@ class ParallelConfig:
 
 
 @dataclass(frozen=True)
+class IslandsConfig:
+    """Islands that train one model, each a mesh of `parallel` with all parameters (`areca.train.islands`).
+
+    The batch is cut into `shards`, whose gradients are summed in their order; that, the segments and the wire's type
+    are part of the numbers, and how many islands carry the shards is not.
+    """
+
+    count: int = 1
+    shards: int = 0  # equal parts of a batch; 0: one for each island, and on one island the whole batch in one program
+    segments: int = 0  # of the backward pass, after each of which gradients leave; 0: 4, or as many as layers
+    wire: Literal["float32", "bfloat16"] = "float32"  # type of the gradients that are summed, travelled or not
+    digest_every: int = 50  # steps after which the islands' parameters are compared
+
+
+@dataclass(frozen=True)
 class GuardConfig:
     """What to do about a spike of the loss: go back and skip, as PaLM did (section 5.1; docs/resume-rewind-skip.md).
 
@@ -117,6 +132,7 @@ class RunConfig:
     guard: GuardConfig = field(default_factory=GuardConfig)
     seed: int = 0  # of the initial parameters
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    islands: IslandsConfig = field(default_factory=IslandsConfig)
     noise_parts: int = 0  # equal parts of a batch to measure the gradient noise scale from, summed in order; 0: not
     threads: int = 0  # XLA's threads on the CPU, part of the numbers; 0: one for each core
 
@@ -226,7 +242,7 @@ def shown(value: Any) -> str:
 
 
 __all__ = [
-    "BatchConfig", "CheckpointConfig", "DataConfig", "EvalConfig", "GuardConfig", "ModelConfig", "OptimizerConfig",
-    "ParallelConfig", "RunConfig", "ScheduleConfig", "check_seed", "differences", "from_dict", "load", "read_table",
-    "replace", "shown", "to_dict",
+    "BatchConfig", "CheckpointConfig", "DataConfig", "EvalConfig", "GuardConfig", "IslandsConfig", "ModelConfig",
+    "OptimizerConfig", "ParallelConfig", "RunConfig", "ScheduleConfig", "check_seed", "differences", "from_dict",
+    "load", "read_table", "replace", "shown", "to_dict",
 ]  # fmt: skip

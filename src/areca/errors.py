@@ -52,6 +52,14 @@ class Diverged(TrainingError):
     """A run whose loss or gradient is no number any more: an outcome of a sweep, an error of a run alone."""
 
 
+class ProgramError(ArecaError):
+    """A program, transfer or host function that failed, or that depends on one that did."""
+
+
+class IslandError(ArecaError):
+    """An island that is lost, or that does not answer in time."""
+
+
 class Interrupted(ArecaError):
     """The user stopped the work (Ctrl-C or SIGTERM); what was done is saved and the same command goes on."""
 

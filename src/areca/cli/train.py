@@ -17,6 +17,7 @@ def train(
     auto_resume: bool = False,
     from_step: int | None = None,
     noise_scale: bool = False,
+    islands: int | None = None,
     json: bool = False,
 ) -> int:
     """Train a model, or go on with a run that was stopped.
@@ -35,6 +36,9 @@ def train(
         noise_scale: measure the gradient noise scale, in tokens, from the parts of each batch (up to 8): noise_scale
             in metrics.jsonl and result.json. The gradient is then summed over the parts, so the run agrees with the
             same run without it to rounding; give it again with --resume.
+        islands: train over so many islands, each a mesh of [parallel] with all parameters; on a CPU it shows as many
+            devices. The batch is cut into as many shards if [islands] doesn't say, and the numbers then depend on the
+            shards alone, so the run may go on with --resume on another number of islands.
         json: print the result for machines.
     """
     from areca.cli.progress import run_progress, say
@@ -56,6 +60,8 @@ def train(
         from areca.train.noise import parts_for
 
         settings = replace(settings, noise_parts=parts_for(settings))
+    if islands is not None:
+        settings = replace(settings, islands=replace(settings.islands, count=islands))
     how = "auto" if auto_resume else "must" if resume else "never"
     with run_progress() as listener:
         result = train_run(settings, out, resume=how, from_step=from_step, listener=listener, say=say)

@@ -80,7 +80,7 @@ def _body(config: ModelConfig, params: Decoder, tokens_BT: Array, layout: Layout
     cut over model along D.
     """
     c = config.resolved()
-    table_VD = layout.whole(params.embedding.astype(layout.compute_dtype()), 1)
+    table_VD = table(params.embedding, layout)
     x_BTD = embed(params, table_VD, tokens_BT, layout=layout)
     angles = angles_at(c, tokens_BT.shape[1])
 
@@ -88,14 +88,24 @@ def _body(config: ModelConfig, params: Decoder, tokens_BT: Array, layout: Layout
         return block(c, p, x_BTD, angles, layout=layout), None
 
     layer = layout.keep(layer)
-    if c.n_layers <= UNROLL_LIMIT and layout.devices == 1 and jax.default_backend() == "cpu":
+    if unrolled(c.n_layers, layout):
         for p in unstack(params.layers, c.n_layers):
             x_BTD, _ = layer(x_BTD, p)
     else:
         x_BTD, _ = jax.lax.scan(layer, x_BTD, params.layers)
     if params.output is not None:
-        table_VD = layout.whole(params.output.astype(layout.compute_dtype()), 1)
+        table_VD = table(params.output, layout)
     return last_norm(c, params, x_BTD, layout), layout.rows_over_model(table_VD)
+
+
+def unrolled(layers: int, layout: Layout) -> bool:
+    """Whether a program writes so many layers out instead of scanning them."""
+    return layers <= UNROLL_LIMIT and layout.devices == 1 and jax.default_backend() == "cpu"
+
+
+def table(embedding_VD: Array, layout: Layout = ONE_DEVICE) -> Array:
+    """An embedding as it is computed with: in the compute type and, under a mesh, whole over data."""
+    return layout.whole(embedding_VD.astype(layout.compute_dtype()), 1)
 
 
 def embed(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from areca import runtime
-from areca.config import RunConfig, check_seed, differences, from_dict, to_dict
+from areca.config import RunConfig, check_seed, differences, from_dict, replace, to_dict
 from areca.data.store import TokenStore
 from areca.errors import CheckpointError, ConfigError, DataError, Diverged
 from areca.files import read_json
@@ -20,6 +20,21 @@ if TYPE_CHECKING:
     from areca.model.layout import Layout
 
 Resume = Literal["never", "must", "auto"]
+SEGMENTS = 4  # of the backward pass over islands, where nothing else is said and there are as many layers
+
+
+def with_islands(config: RunConfig) -> RunConfig:
+    """The configuration with what it leaves open of its islands; over islands a layer keeps its input only."""
+    i = config.islands
+    if i.count < 1 or i.shards < 0:
+        name, value = ("count", i.count) if i.count < 1 else ("shards", i.shards)
+        raise ConfigError(f"islands.{name} is {value}; it must be at least {1 if name == 'count' else 0}.")
+    shards = i.shards or (i.count if i.count > 1 else 0)
+    if not shards:
+        return config
+    segments = i.segments or min(SEGMENTS, config.model.n_layers)
+    parallel = config.parallel if config.parallel.remat != "none" else replace(config.parallel, remat="block")
+    return replace(config, islands=replace(i, shards=shards, segments=segments), parallel=parallel)
 
 
 def check(config: RunConfig, store: TokenStore) -> None:
@@ -37,6 +52,10 @@ def check(config: RunConfig, store: TokenStore) -> None:
     guard.check(config.guard)
     here()  # a place that is not known is refused before the run, not after it
     noise.check(config)
+    if config.islands.shards:
+        from areca.train.islands import check as check_islands
+
+        check_islands(config)
     least = {"evaluation.batch": 1, "evaluation.every_tokens": 0, "evaluation.max_tokens": 0}
     least |= {"checkpoint.every_steps": 0, "checkpoint.keep_last": 1, "checkpoint.keep_every_steps": 0}
     for name, smallest in least.items():
@@ -118,8 +137,9 @@ def look(run_dir: Path, wanted: dict[str, Any], resume: Resume, say: Callable[[s
         one["config"]["data"]["store"] = one["store"]["path"]
     changed = [d for d in differences(old["config"], wanted["config"]) if not d.startswith("data.store:")]
     mesh = [d for d in changed if d.startswith("parallel.")]
+    carried = [d for d in changed if d.startswith(("islands.count:", "islands.digest_every:"))]  # no bit depends on it
     saves = [d for d in changed if d.startswith("checkpoint.")]  # no bit depends on when saves happen
-    changed = [d for d in changed if d not in mesh + saves]
+    changed = [d for d in changed if d not in mesh + saves + carried]
     if changed:
         raise CheckpointError(
             f"{run_dir} was trained with another configuration ({'; '.join(changed[:6])}"
@@ -137,6 +157,8 @@ def look(run_dir: Path, wanted: dict[str, Any], resume: Resume, say: Callable[[s
     if moved:
         say(f"{run_dir} is resumed in another environment, so from here its bits may differ: {'; '.join(moved)}.")
     if not (run_dir / "result.json").exists():
+        if carried:
+            say(f"{run_dir} goes on with the same numbers on other islands: {'; '.join(carried)}.")
         if saves:
             say(f"{run_dir} saves by other settings from here: {'; '.join(saves)}.")
         return None

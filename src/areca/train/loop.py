@@ -26,7 +26,7 @@ from areca.footprint.sessions import expected_power, sessions_of, start_meter
 from areca.model.counts import count_params
 from areca.train import guard, rewinds, schedules
 from areca.train.checkpoint import Checkpoints
-from areca.train.identity import Resume, check, identify, layout_of, look, parameters_sha256
+from areca.train.identity import Resume, check, identify, layout_of, look, parameters_sha256, with_islands
 from areca.train.progress import Listener, Progress, Say
 from areca.train.record import RunRecord, read_evaluations, read_events, read_metrics
 from areca.train.result import result_of
@@ -68,7 +68,9 @@ def train(
         Interrupted: SIGINT or SIGTERM; the state is saved.
     """
     run_dir = Path(run_dir)
-    threads = runtime.prepare(config.threads, devices=config.parallel.data * config.parallel.model)
+    config = with_islands(config)
+    devices = config.parallel.data * config.parallel.model * config.islands.count
+    threads = runtime.prepare(config.threads, devices=devices)
     config = replace(config, model=config.model.resolved(), threads=threads)
     store = TokenStore.open(config.data.store)
     check(config, store)
@@ -82,12 +84,21 @@ def train(
     with (
         stop_requests() as stop,
         RunRecord(run_dir) as record,
-        _Run(config, store, batches, plan, run_dir, record, identity) as run,
+        _kind(config)(config, store, batches, plan, run_dir, record, identity) as run,
         _memory(config),
     ):
         run.begin(from_step, say)
         run.loop(stop, listener, say)
         return run.finish(labels or {})
+
+
+def _kind(config: RunConfig) -> type["_Run"]:
+    """How the steps of a run are taken."""
+    if not config.islands.shards:
+        return _Run
+    from areca.train.islands import IslandsRun
+
+    return IslandsRun
 
 
 class _Spiked(Exception):
@@ -207,6 +218,14 @@ class _Run:
             c.model, c.optimizer, self.abstract, batch, c.data.context, layout, mesh, c.noise_parts
         )
 
+    def _place(self, state: Any) -> Any:
+        """A state that was made or restored, where the steps take it."""
+        return state
+
+    def _local(self) -> Any:
+        """The state as a TrainState, to save and to evaluate."""
+        return self.state
+
     def _load(self) -> None:
         """Makes everything as it was at the latest checkpoint, or at the start if there is none."""
         import jax
@@ -217,9 +236,10 @@ class _Run:
         self.state = None  # going back, the old state makes room for the new one
         entry = self.checkpoints.latest()
         if entry is None:
-            self.state, self.step = self.init_state(), 0
+            self.state, self.step = self._place(self.init_state()), 0
         else:
-            self.state, host = self.checkpoints.restore(entry, self.abstract)
+            state, host = self.checkpoints.restore(entry, self.abstract)
+            self.state = self._place(state)
             self.step = int(host["step"])
         jax.block_until_ready(self.state)
         self.record.truncate_metrics(self.step)
@@ -337,7 +357,7 @@ class _Run:
                 "unique_tokens": unique,
                 "epochs": tokens / unique,
                 "saves": self.saves.result(self.seconds),
-                "parameters_sha256": parameters_sha256(self.state.params),
+                "parameters_sha256": parameters_sha256(self._local().params),
             },
             labels=labels,
         )
@@ -454,7 +474,7 @@ class _Run:
         started = time.perf_counter()
         self.record.sync()
         host = {"step": self.step, "tokens": self.plan[self.step - 1].tokens, "rewinds": rewinds.to_json(self.rewinds)}
-        self.checkpoints.save(self.step, self.state, host)
+        self.checkpoints.save(self.step, self._local(), host)
         blocked = time.perf_counter() - started
         self.record.append_event("save", step=self.step, why=why, blocked_seconds=blocked, energy=self._used())
         if why == "interval":
@@ -465,7 +485,7 @@ class _Run:
         self.last_save = self.last_read
 
     def _evaluate(self, step: int) -> dict[str, Any]:
-        held_out = self.evaluate(self.state.params)
+        held_out = self.evaluate(self._local().params)
         self.record.append_event("evaluate", step=step, tokens=self.plan[step - 1].tokens, energy=self._used(), **{
             k: v for k, v in held_out.items() if k != "tokens"})  # fmt: skip
         if not math.isfinite(held_out["loss"]):

@@ -1,5 +1,6 @@
 """One training step as one compiled program: loss, gradients, clipping, optimizer, and the numbers to log."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -92,19 +93,37 @@ def train_step(
 
     The optimizer is written for whole matrices, and under a mesh jax cuts it; the model's transfers are the layout's.
     """
-    more: list[Array] = []
-    if noise_parts:
-
-        def of_part(params: decoder.Decoder, part_BS: Array) -> tuple[decoder.Decoder, Parts]:
-            return gradients(model, optimizer.z_loss, params, part_BS, layout, mesh)
-
-        grads, parts, small_sq = noise.gradients_of_parts(of_part, state.params, tokens_BS, noise_parts)
-        grad_norm = optax.tree.norm(grads)
-        seen = tokens_BS.shape[0] * (tokens_BS.shape[1] - 1)
-        more = list(noise.estimate(small_sq, grad_norm**2, seen // noise_parts, seen))
-    else:
+    if not noise_parts:
         grads, parts = gradients(model, optimizer.z_loss, state.params, tokens_BS, layout, mesh)
-        grad_norm = optax.tree.norm(grads)
+        return finish(model, optimizer, state, grads, parts, learning_rate)
+
+    def of_part(params: decoder.Decoder, part_BS: Array) -> tuple[decoder.Decoder, Parts]:
+        return gradients(model, optimizer.z_loss, params, part_BS, layout, mesh)
+
+    grads, parts, small_sq = noise.gradients_of_parts(of_part, state.params, tokens_BS, noise_parts)
+    seen = tokens_BS.shape[0] * (tokens_BS.shape[1] - 1)
+
+    def more(grad_norm: Array) -> tuple[Array, ...]:
+        return noise.estimate(small_sq, grad_norm**2, seen // noise_parts, seen)
+
+    return finish(model, optimizer, state, grads, parts, learning_rate, more)
+
+
+def finish(
+    model: ModelConfig,
+    optimizer: OptimizerConfig,
+    state: TrainState,
+    grads: decoder.Decoder,
+    parts: Parts,
+    learning_rate: Float[Array, ""],
+    more: Callable[[Array], Sequence[Array]] = lambda grad_norm: (),
+) -> tuple[TrainState, Float[Array, "M"]]:
+    """The next state and METRICS from a gradient of the whole batch: clipping, the optimizer, and what to log.
+
+    `more` gives further metrics from the gradient's norm. Arrays are whole; a mesh's cuts are the caller's shardings.
+    """
+    grad_norm = optax.tree.norm(grads)
+    further = more(grad_norm)
     scale = jnp.minimum(1.0, optimizer.clip_norm / jnp.maximum(grad_norm, 1e-12))
     grads = jax.tree.map(lambda g: g * scale, grads)
     transformation = _optimizer(model, optimizer, state.params)
@@ -114,7 +133,7 @@ def train_step(
     )
     params = jax.tree.map(lambda p, u: jnp.where(finite, p + u, p), state.params, updates)
     update_norm = jnp.where(finite, optax.tree.norm(updates), 0.0)
-    metrics = jnp.stack([*parts, grad_norm, update_norm, optax.tree.norm(params), *more])
+    metrics = jnp.stack([*parts, grad_norm, update_norm, optax.tree.norm(params), *further])
     return TrainState(state.step + finite.astype(jnp.int32), params, moments), metrics
 
 

@@ -1,0 +1,1 @@
+"""Where it runs: one controller, islands, asynchronous dataflow, gangs (Barham et al. 2022)."""

@@ -1,0 +1,35 @@
+"""How long programs take, measured as they run, so that weights share time and not calls.
+
+On an island programs run one after another, so the time between two of its completions belongs to what lay between.
+Each estimate in such an interval is moved by the ratio of what was seen to what was expected.
+"""
+
+LEAST_RATE = 0.02  # of ln(seen / expected) that an estimate moves by, once it has been seen often; noise is not a cost
+LEAST = 1e-6  # seconds
+
+
+class Costs:
+    """Seconds of each program (by number), as far as they are known."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, float] = {}
+        self._times: dict[int, int] = {}  # that a program was seen
+
+    def of(self, number: int) -> float:
+        """The estimate; the least of all known for a program not seen yet, so that it is tried."""
+        return self._seconds.get(number) or min(self._seconds.values(), default=LEAST)
+
+    def seen(self, numbers: list[int], seconds: float) -> None:
+        """Programs that ended within an interval in which the island was busy."""
+        seconds = max(seconds, LEAST * len(numbers))
+        expected = sum(self._seconds.get(n, 0.0) for n in numbers)
+        unknown = [n for n in numbers if n not in self._seconds]
+        if unknown:
+            each = max(seconds - expected, LEAST * len(unknown)) / len(unknown)
+            self._seconds |= dict.fromkeys(unknown, each)
+            self._times |= dict.fromkeys(unknown, 1)
+            return
+        for n in set(numbers):
+            self._times[n] += 1
+            rate = max(self._times[n] ** -0.5, LEAST_RATE)
+            self._seconds[n] = max(self._seconds[n] * (seconds / expected) ** rate, LEAST)

@@ -1,0 +1,52 @@
+"""Islands: sets of devices that one SPMD program spans. Here those of this process, the default.
+
+A mesh (data, model) lies over the island's devices. Values are lists of jax arrays, which exist before they are
+computed: a program is enqueued on arrays whose own programs still run. An island of another process has the same
+methods (`areca.pathways.remote`).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from areca.errors import ConfigError
+
+
+class Island:
+    """A subset of this process's devices.
+
+    `name` is what messages and traces call it; `mesh` has the axes data and model.
+    """
+
+    def __init__(self, name: str, devices: Sequence[Any], shape: tuple[int, int] | None = None) -> None:
+        data, model = shape or (len(devices), 1)
+        if not devices or data * model != len(devices):
+            raise ConfigError(
+                f"island {name} has {len(devices)} devices and a mesh of {data} x {model} needs {data * model}."
+            )
+        self.name, self.devices = name, tuple(devices)
+        self.mesh = jax.sharding.Mesh(np.asarray(devices, dtype=object).reshape(data, model), ("data", "model"))
+
+    def put(self, leaves: Sequence[Any], specs: Sequence[Any]) -> list[Any]:
+        """Arrays of the host or of another island, placed here."""
+        from areca.pathways.program import place
+
+        return jax.device_put(list(leaves), [place(self.mesh, s) for s in specs])
+
+    def __repr__(self) -> str:
+        return f"Island({self.name})"
+
+
+def split_devices(islands: int, shape: tuple[int, int] = (1, 1), devices: Sequence[Any] | None = None) -> list[Island]:
+    """`islands` islands of a mesh of `shape` each, of the devices in their order. ConfigError when they are too few."""
+    if islands < 1:
+        raise ConfigError(f"--islands is {islands}; it must be at least 1.")
+    have, each = list(jax.devices() if devices is None else devices), shape[0] * shape[1]
+    if islands * each > len(have):
+        raise ConfigError(
+            f"{islands} islands of {shape[0]} x {shape[1]} devices need {islands * each} and there are {len(have)}; "
+            "ask for fewer islands or a smaller mesh."
+        )
+    return [Island(f"island {i}", have[i * each : (i + 1) * each], shape) for i in range(islands)]
