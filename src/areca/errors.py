@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 # What is wrong with a path that a user gave: a file where a directory must be, and the like.
 _NAMING = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOENT, errno.ENOTEMPTY}
-_FULL = {errno.ENOSPC, errno.EDQUOT}
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EACCES, errno.EROFS, errno.EPERM}
 
 
@@ -93,7 +93,10 @@ def of_the_system(error: OSError, again: str = "run it again", place: str = "") 
     """
     where = error.filename or place
     if error.errno in _FULL:
-        return f"the disk is full while writing {where or 'the output directory'}; free some and {again}."
+        target = where or "the output directory"
+        if error.errno == errno.EFBIG:
+            return f"{target} may not grow as large as it has to (`ulimit -f`); raise the limit and {again}."
+        return f"the disk is full while writing {target}; free some and {again}."
     if where and error.errno in _FORBIDDEN:
         return f"no permission to use {where} ({error.strerror}); change its permissions or give another path."
     if where and error.errno in _NAMING:

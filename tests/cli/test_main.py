@@ -178,3 +178,35 @@ def test_help_shows_a_default_that_is_a_value_and_calls_a_positional_by_its_name
     assert "PATHS ..." in shown
     assert "(default: 1000)" in shown  # --bootstrap
     assert "(default: 0)" in shown  # --seed
+
+
+def test_ctrl_c_in_a_callback_of_the_garbage_collector_is_not_lost(tmp_path):
+    """Python can't raise from such a callback; jax has one. The command ends with 130 all the same."""
+    (tmp_path / "interrupted.py").write_text(
+        "import gc, os, signal, sys, time, types\n"
+        "from areca.cli.main import main\n"
+        "def collected(phase, info):\n"
+        "    if phase == 'start':\n"
+        "        gc.callbacks.clear()\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "        time.sleep(5)\n"
+        "def run(argv):\n"
+        "    gc.callbacks.append(collected)\n"
+        "    gc.collect()\n"
+        "    time.sleep(5)\n"
+        "    print('went on to the end')\n"
+        "verb = types.ModuleType('areca.cli.count')\n"
+        "verb.run = run\n"
+        "sys.modules['areca.cli.count'] = verb\n"
+        "sys.exit(main(['count']))\n"
+    )
+    done = subprocess.run([sys.executable, tmp_path / "interrupted.py"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "areca count: interrupted.\n")
+
+
+def test_a_file_that_may_not_grow_is_one_sentence(monkeypatch, capsys):
+    _verb(monkeypatch, _raise(OSError(errno.EFBIG, os.strerror(errno.EFBIG), "big.json")))
+    assert main(["count"]) == 2
+    assert capsys.readouterr().err == (
+        "areca count: big.json may not grow as large as it has to (`ulimit -f`); raise the limit and run it again.\n"
+    )

@@ -3,9 +3,11 @@
 Nothing heavy (jax, numpy, pyarrow) is imported here or at the head of a verb's module, so that `--help` is quick.
 """
 
+import _thread
 import importlib
 import os
 import sys
+import threading
 
 from areca import __version__
 from areca.errors import ArecaError, closest, of_the_system
@@ -40,6 +42,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs one verb and returns the exit code: 0, 2 for a user's mistake, 130 when interrupted."""
     argv = list(sys.argv[1:] if argv is None else argv)
     verb = argv[0] if argv else "help"
+    hook, sys.unraisablehook = sys.unraisablehook, _interrupt_again
     try:
         code = _dispatch(verb, argv[1:])
         sys.stdout.flush()  # a reader that has gone away shows here, not at exit
@@ -62,6 +65,16 @@ def main(argv: list[str] | None = None) -> int:
             raise
         print(f"areca {verb}: {sentence}", file=sys.stderr)
         return 2
+    finally:
+        sys.unraisablehook = hook
+
+
+def _interrupt_again(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Ctrl-C inside a callback that Python can't raise from, such as jax's of the garbage collector, is not lost."""
+    if issubclass(unraisable.exc_type, KeyboardInterrupt):
+        threading.Timer(0.05, _thread.interrupt_main).start()  # at once it would be raised, and lost, in here
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def _dispatch(verb: str, argv: list[str]) -> int:
