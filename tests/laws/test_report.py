@@ -10,6 +10,7 @@ from truth import Truth
 from areca.cli.main import main
 from areca.errors import DataError
 from areca.laws import LawReport, Observations, fit_laws
+from areca.laws.checks.validation import How, validate_largest_budget
 
 TRUTH = Truth(A=60.0, B=900.0, E=2.0, alpha=0.38, beta=0.45)
 
@@ -135,6 +136,62 @@ def test_an_interval_far_out_has_the_error_that_the_law_made_on_its_own_largest_
     assert erred > 0.005
     assert np.log(centre / low) ** 2 == pytest.approx(np.log(centre / plain[0]) ** 2 + erred**2, rel=1e-3)
     assert report.predict_interval(3e5, 7e6, flops=1e12) == pytest.approx(plain)  # inside the rows nothing is added
+
+
+def test_a_check_that_hardly_goes_beyond_its_rows_is_not_scaled(law):
+    # 0.4% over a stretch of 1.04 is not 20% over one of 10.
+    short = replace(law, compute=None, validation={**law.validation, "mean_error": 0.004, "stretch": 1.04})
+    top = float(law.observations.flops.max())
+    n, d = 1e6, 10 * top / 6e6
+    plain, centre = law.predictor.interval(n, d, 0.9), float(law.predict(n, d))
+    low, high = short.predict_interval(n, d, flops=10 * top)
+    assert high == pytest.approx(plain[1])
+    assert np.log(centre / low) == pytest.approx(np.hypot(np.log(centre / plain[0]), np.log(1.004)))
+    assert "only 1.04 times the rest" in short.form_doubt(10 * top)
+    assert "+0.40% unscaled" in short.form_doubt(10 * top)
+    assert law.form_doubt(10 * top) == ""
+
+
+def test_the_doubt_about_the_form_does_not_go_below_the_floor(law):
+    wild = replace(law, validation={**law.validation, "mean_error": 0.5})
+    n, d, c = 1e6, 1e9, 6e15
+    assert wild.predict_interval(n, d, flops=c)[0] == law.predictor.interval(1e300, 1e300, 0.9)[0]
+    assert wild.predict_interval(n, d, flops=c)[0] == pytest.approx(TRUTH.E, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("budgets", "stretch", "left_in"), [((1e12, 4e12, 1.6e13), 4.0, 20), ((4e11, 1e12, 2e12, 2.2e12), 2.2, 20)]
+)
+def test_what_is_held_out_lies_about_twice_beyond_the_rest(budgets, stretch, left_in):
+    """Of budgets as near as 2e12 and 2.2e12, the first is left out of the fit too."""
+    c, n = np.repeat(budgets, 10), np.tile(np.geomspace(3e4, 6e5, 10), len(budgets))
+    loss = TRUTH.loss(n, c / 6 / n) * np.exp(0.003 * np.random.default_rng(0).standard_normal(len(c)))
+    v = validate_largest_budget(Observations(n, c / 6 / n, c, loss, budget=c), How("huber", 1e-3))
+    assert v is not None
+    assert (v.left_in, v.rows) == (left_in, 10)
+    assert v.stretch == pytest.approx(stretch)
+
+
+def test_without_shared_budgets_the_largest_runs_are_held_out():
+    generator = np.random.default_rng(5)
+    n, d = 1e5 * 30 ** generator.uniform(size=40), 2e6 * 30 ** generator.uniform(size=40)
+    rows = Observations(n, d, 6 * n * d, TRUTH.loss(n, d) * np.exp(0.004 * generator.standard_normal(40)))
+    assert len(rows.budgets()) < 2
+    law = fit_laws(rows, samples=50, deep=False)
+    assert law.validation is not None
+    assert law.validation["left_out"] == "the fifth of largest C"
+    assert sorted(p["flops"] for p in law.validation["points"]) == sorted(rows.flops)[-8:]
+    assert law.validation["stretch"] >= 1.8
+    assert law.form_doubt(1e3 * rows.flops.max()) == ""
+    assert "above the largest FLOPs" in law.form_doubt(float(rows.flops.max()))
+
+
+def test_rows_of_about_one_size_are_said_to_leave_the_form_beyond_doubt():
+    n, d = np.repeat([1e5, 1.1e5, 1.2e5], 3), np.tile([2e6, 2.2e6, 2.4e6], 3)
+    law = fit_laws(Observations(n, d, 6 * n * d, TRUTH.loss(n, d)), samples=50, deep=False)
+    assert law.validation is None
+    assert any("no runs could be held out" in note for note in law.notes)
+    assert "no runs could be held out" in law.form_doubt(1e30)
 
 
 def test_rows_given_twice_are_said():

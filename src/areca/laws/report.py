@@ -15,6 +15,7 @@ from areca.laws.checks.curvature import bends
 from areca.laws.checks.doubts import doubts
 from areca.laws.checks.sensitivity import sensitivity
 from areca.laws.checks.validation import (
+    SHORT,
     How,
     Validation,
     leave_one_budget_out,
@@ -34,7 +35,8 @@ from areca.laws.fits.uncertainty import three_ways
 from areca.laws.reading.observations import Observations
 
 FORMAT = 1
-FAILED_CHECK = "fitted without the largest budget"  # how the note of a failed validation begins
+ENDLESS = 1e300  # an N or D whose term of the law is gone
+FAILED_CHECK = "fitted without "  # how the note of a failed validation begins
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class LawReport:
     isoflop: dict[str, Any] | None
     compute: dict[str, Any] | None
     compute_with_floor: dict[str, Any] | None
-    validation: dict[str, Any] | None  # the largest budget predicted from the others
+    validation: dict[str, Any] | None  # the largest budget, or runs, predicted from the others
     observations: Observations
     level: float = LEVEL
     seed: int = 0
@@ -104,9 +106,10 @@ class LawReport:
 
         With `flops`, what the run costs as the rows count C (`Observations.flops_of`), and beyond the rows, the
         interval also has the error of the law's form. Two things tell of it, each with a side: the mean error of the
-        law when it predicted its own largest budget from the others, scaled by how much further (in ln C) this run
+        law when it predicted its own largest runs from the others, scaled by how much further (in ln C) this run
         lies; and half of its distance to the frontier's power law L(C), which has no floor. The larger on each side is
-        added in quadrature.
+        added in quadrature. The error is not scaled where those runs lay less than `SHORT` times beyond the others, and
+        the low end is at most widened to where a run without end of N and D would have it.
         """
         low, high = self.predictor.interval(n_params, n_tokens, level)
         beyond = 0.0 if flops is None else float(np.log(flops / self.observations.flops.max()))
@@ -115,11 +118,31 @@ class LawReport:
         centre = float(np.log(self.predict(n_params, n_tokens)))
         too_high = [0.0]  # in ln L; negative where the law may be too low
         if self.validation:
-            too_high.append(np.log1p(self.validation["mean_error"]) * beyond / np.log(self.validation["stretch"]))
+            stretch = self.validation["stretch"]
+            further = beyond / np.log(stretch) if stretch >= SHORT else 1.0
+            too_high.append(np.log1p(self.validation["mean_error"]) * further)
         if self.compute:
             too_high.append(0.5 * (centre - self.compute["exponent"] * np.log(self.compute["c_c_flops"] / flops)))
         down, up = np.hypot(centre - np.log(low), max(too_high)), np.hypot(np.log(high) - centre, min(too_high))
-        return float(np.exp(centre - down)), float(np.exp(centre + up))
+        floor = min(low, self.predictor.interval(ENDLESS, ENDLESS, level)[0])
+        return max(floor, float(np.exp(centre - down))), float(np.exp(centre + up))
+
+    def form_doubt(self, flops: float) -> str:
+        """What is missing of the doubt about the law's form in the interval of a run of `flops` (as the rows count
+        them), as a sentence; "" where nothing is."""
+        if not self.validation and not self.compute:
+            return "the interval trusts the law's form: no runs could be held out to doubt it by."
+        if flops <= self.observations.flops.max():
+            return "the interval trusts the law's form: its doubt begins above the largest FLOPs of the rows."
+        if self.validation and self.validation["stretch"] < SHORT:
+            v = self.validation
+            beside = ", or half of the distance to L(C) where that is more" if self.compute else ""
+            return (
+                f"the runs held out to doubt the law's form by are only {v['stretch']:.3g} times the rest, too "
+                f"short a way to see an error grow: the interval has their mean error of {v['mean_error']:+.2%} "
+                f"unscaled{beside}."
+            )
+        return ""
 
     def to_dict(self) -> dict[str, Any]:
         """law.json. At most 400 samples are written; the intervals are of all that were drawn."""
@@ -251,10 +274,13 @@ def fit_laws(
         compute, floor = fit_compute(valleys), fit_compute(valleys, with_floor=True)
     how = How(objective, delta, couplings, seed, level)
     validation = validate_largest_budget(observations, how)
-    if validation and validation.failed:
+    if validation is None:
+        notes.append("no runs could be held out to predict from the others, so nothing says how far its form holds.")
+    elif validation.failed:
         notes.append(
-            f"{FAILED_CHECK}, the law misses its runs by {validation.mean_error:+.1%} on average "
-            f"({validation.held} of {validation.rows} inside their {level:.0%} intervals): its form may not hold here."
+            f"{FAILED_CHECK}{validation.left_out or 'the largest budget'}, the law misses its runs by "
+            f"{validation.mean_error:+.1%} on average ({validation.held} of {validation.rows} inside their {level:.0%} "
+            "intervals): its form may not hold here."
         )
     checks = _deep(observations, fit, drawn, valleys, validation, how) if deep else {}
     profile = checks.get("intervals_by", {}).get("profile", {})
