@@ -205,3 +205,81 @@ def test_seeds_with_the_same_loss_are_no_rows_given_twice():
     rows = TRUTH.ladder(np.random.default_rng(0), budgets=3, sizes=5, noise=0.003).select(np.append(np.arange(15), 0))
     seeds = replace(rows, others={"seed": np.append(np.zeros(15), 1)})
     assert not any("repeat others" in note for note in fit_laws(seeds, samples=20, deep=False).notes)
+
+
+def spoilt(law, tmp_path, *path, value):
+    """law.json with one place changed, by hand as it were; `...` takes it out."""
+    values = at = json.loads(json.dumps(law.to_dict()))
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = value
+    if value is ...:
+        del at[path[-1]]
+    (tmp_path / "law.json").write_text(json.dumps(values))
+    return tmp_path / "law.json"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("format",), 7, "has format 7, and this version of Areca reads 1"),
+        (("format",), ..., "it has no format"),
+        (("parametric", "E"), 1.5, "they were changed after the fit"),
+        (("parametric", "E"), "x", "parametric.E is 'x', where a finite number belongs"),
+        (("parametric", "alpha"), float("nan"), "parametric.alpha is nan, where a finite number belongs"),
+        (("parametric", "sigma"), "x", "parametric.sigma is 'x'"),
+        (("parametric", "bootstrap_sigma", 0), float("inf"), "parametric.bootstrap_sigma.0 is inf"),
+        (("parametric",), "x", "parametric is 'x', where an object belongs"),
+        (("validation",), "x", "validation is 'x', where an object belongs"),
+        (("validation", "stretch"), None, "validation.stretch is None"),
+        (("observations",), {"a": 1}, "observations is {'a': 1}, where a list belongs"),
+        (("observations", 0), "x", "is not a law written by `areca fit`"),
+    ],
+)
+def test_a_law_that_was_changed_or_is_of_another_make_is_refused_in_one_sentence(
+    law, tmp_path, capsys, path, value, said
+):
+    file = str(spoilt(law, tmp_path, *path, value=value))
+    shape = ["--vocab-size", "1024", "--context", "128"]
+    for argv in (
+        ["plan", file, "--flops", "1e14", *shape],
+        ["design", file, "--flops", "1e13", "--target-flops", "1e15", *shape],
+    ):
+        assert main(argv) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert "law.json" in error
+        assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(("path", "value"), [(("format",), 7), (("parametric", "E"), 1.5), (("parametric", "E"), "x")])
+def test_a_page_is_not_made_of_a_law_whose_values_were_changed(law, tmp_path, capsys, path, value):
+    file = spoilt(law, tmp_path, *path, value=value)
+    assert main(["report", str(file), "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert "law.json" in error
+    assert error.count("\n") == 1
+
+
+def test_an_old_law_without_a_fingerprint_is_read_with_a_note(law, tmp_path, capsys):
+    file = str(spoilt(law, tmp_path, "fingerprint", value=...))
+    assert main(["plan", file, "--flops", "1e14", "--vocab-size", "1024", "--context", "128"]) == 0
+    assert "bears no fingerprint" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["plan", "--target-loss", "8"], "evenly among 1,024 tokens already gives ln V = 6.93"),
+        (["plan", "--inference-tokens", "1e9", "--target-loss", "8"], "--target-loss is 8, and guessing evenly"),
+        (["design", "--flops", "1e13", "--target-params", "0.5", "--target-tokens", "1e9"], "above ln V = 6.93"),
+    ],
+)
+def test_losses_that_guessing_gives_are_refused(law, tmp_path, capsys, argv, said):
+    law.save(tmp_path / "law.json")
+    argv = [argv[0], str(tmp_path / "law.json"), *argv[1:], "--vocab-size", "1024", "--context", "128"]
+    assert main(argv) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "raise the budget" not in error
+    assert error.count("\n") == 1

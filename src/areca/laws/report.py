@@ -11,6 +11,7 @@ from areca import counted
 from areca.config import check_seed
 from areca.errors import DataError
 from areca.files import read_json, write_json
+from areca.lawjson import FORMAT, VALUES, check_law, check_number, fingerprint
 from areca.laws.checks.curvature import bends
 from areca.laws.checks.doubts import doubts
 from areca.laws.checks.sensitivity import sensitivity
@@ -22,7 +23,6 @@ from areca.laws.checks.validation import (
     leave_one_group_out,
     validate_largest_budget,
 )
-from areca.laws.fingerprint import VALUES, fingerprint
 from areca.laws.fits.average import Average, Member, fit_average
 from areca.laws.fits.bootstrap import Bootstrap, bootstrap
 from areca.laws.fits.compute import PF_DAY, fit_compute
@@ -34,7 +34,6 @@ from areca.laws.fits.resample import Method
 from areca.laws.fits.uncertainty import three_ways
 from areca.laws.reading.observations import Observations
 
-FORMAT = 1
 ENDLESS = 1e300  # an N or D whose term of the law is gone
 FAILED_CHECK = "fitted without "  # how the note of a failed validation begins
 
@@ -85,7 +84,7 @@ class LawReport:
 
     @property
     def fingerprint(self) -> str:
-        """Tells this law from others by its fitted values (`areca.laws.fingerprint`)."""
+        """Tells this law from others by its fitted values (`areca.lawjson`)."""
 
         def values(member: Member) -> dict[str, float]:
             fit = member.fit
@@ -179,15 +178,17 @@ class LawReport:
 
     @staticmethod
     def from_dict(values: dict[str, Any], where: str = "law.json") -> "LawReport":
-        """The inverse of `to_dict`, but for the samples not written; DataError when a part is missing."""
+        """The inverse of `to_dict`, but for the samples not written; DataError when a part is missing or no such."""
         if not isinstance(values, dict):
             raise DataError(f"{where} is not a law written by `areca fit`; fit it again.")
+        check_law(values, where)
         if values.get("parametric") is None and values.get("forms"):
             names = ", ".join(str(f.get("form")) for f in values["forms"])
             raise DataError(
                 f"{where} holds the law {names}, not L(N, D); fit the runs without --form to plan from them."
             )
         try:
+            _check_types(values, where)
             p = values["parametric"]
             form = Member.from_dict(p)
             average = values.get("average")
@@ -212,7 +213,7 @@ class LawReport:
                 curvature=values.get("curvature") or [],
                 sensitivity=values.get("sensitivity"),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
             raise DataError(f"{where} is not a law written by `areca fit` ({reason}); fit it again.") from None
 
@@ -223,6 +224,41 @@ class LawReport:
     @staticmethod
     def load(path: Path | str) -> "LawReport":
         return LawReport.from_dict(read_json(path), str(path))
+
+
+# Parts of law.json, what each is where it is not null, and numbers it must have.
+PARTS: dict[str, tuple[type, tuple[str, ...]]] = {
+    "parametric": (dict, ("level", "sigma", "delta", "n_points", "bootstrap_failed")),
+    "average": (list, ()),
+    "isoflop": (dict, ()),
+    "compute": (dict, ("exponent", "c_c_flops")),
+    "compute_with_floor": (dict, ("exponent", "c_c_flops")),
+    "validation": (dict, ("mean_error", "stretch")),
+    "observations": (list, ()),
+    "columns": (dict, ()),
+    "notes": (list, ()),
+    "sources": (list, ()),
+    "leave_one_out": (list, ()),
+    "curvature": (list, ()),
+    "intervals_by": (dict, ()),
+    "sensitivity": (dict, ()),
+}
+
+
+def _check_types(values: dict[str, Any], where: str) -> None:
+    """DataError for a part of another type than `to_dict` writes, or a text where a number belongs."""
+    for name, (kind, numbers) in PARTS.items():
+        part = values.get(name)
+        if part is None:
+            continue
+        if not isinstance(part, kind):
+            what = "an object" if kind is dict else "a list"
+            raise DataError(f"{where}: {name} is {part!r:.40}, where {what} belongs; fit it again (`areca fit`).")
+        for key in numbers:
+            check_number(part[key], where, f"{name}.{key}")
+    for name in ("notes", "sources"):
+        if not all(isinstance(item, str) for item in values.get(name) or []):
+            raise DataError(f"{where}: {name} holds something else than texts; fit it again (`areca fit`).")
 
 
 def fit_laws(
