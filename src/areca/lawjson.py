@@ -39,6 +39,8 @@ def check_law(law: Mapping[str, Any], where: str) -> None:
     if "format" not in law:
         raise DataError(f"{where} is not a law written by `areca fit` (it has no format); fit it again.")
     check_format(law, where)
+    if not isinstance(law.get("fingerprint"), str | None):
+        raise DataError(f"{where}: fingerprint is {law['fingerprint']!r:.40}, where a text belongs; {AGAIN}.")
     check_finite(law, where)
     check_fingerprint(law, where)
 
@@ -67,10 +69,11 @@ def check_fingerprint(law: Mapping[str, Any], where: str) -> None:
         for key in VALUES if isinstance(member, Mapping) else ():
             if key in member:
                 check_number(member[key], where, f"{name}.{key}")
-    if (mark := law.get("fingerprint")) is None:
+    if not isinstance(mark := law.get("fingerprint"), str):
         return
     try:
-        found = fingerprint(law)
+        # A fit writes L(N, D) or other forms; forms that were put beside it are not of its fingerprint.
+        found = fingerprint({**law, "forms": []} if parametric else law)
     except (KeyError, TypeError, ValueError, AttributeError):
         return  # a part is missing, which the reader of that part says
     if mark != found:
