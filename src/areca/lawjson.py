@@ -14,6 +14,24 @@ from areca.files import sha256_json
 FORMAT = 1
 AGAIN = "fit it again (`areca fit`)"
 
+# Parts of law.json, what each is where it is not null, and numbers it must have.
+PARTS: dict[str, tuple[type, tuple[str, ...]]] = {
+    "parametric": (dict, ("level", "sigma", "delta", "n_points", "bootstrap_failed")),
+    "average": (list, ()),
+    "isoflop": (dict, ()),
+    "compute": (dict, ("exponent", "c_c_flops")),
+    "compute_with_floor": (dict, ("exponent", "c_c_flops")),
+    "validation": (dict, ("mean_error", "stretch")),
+    "observations": (list, ()),
+    "columns": (dict, ()),
+    "notes": (list, ()),
+    "sources": (list, ()),
+    "leave_one_out": (list, ()),
+    "curvature": (list, ()),
+    "intervals_by": (dict, ()),
+    "sensitivity": (dict, ()),
+}
+
 VALUES = ("A", "B", "E", "alpha", "beta")
 DIGITS = 16  # hexadecimal, of the SHA-256
 
@@ -42,6 +60,7 @@ def check_law(law: Mapping[str, Any], where: str) -> None:
     if not isinstance(law.get("fingerprint"), str | None):
         raise DataError(f"{where}: fingerprint is {law['fingerprint']!r:.40}, where a text belongs; {AGAIN}.")
     check_finite(law, where)
+    check_parts(law, where)
     check_fingerprint(law, where)
 
 
@@ -81,6 +100,22 @@ def check_fingerprint(law: Mapping[str, Any], where: str) -> None:
             f"{where} bears the fingerprint {mark}, and its values have {found}: they were changed after the fit; "
             f"restore it or {AGAIN}."
         )
+
+
+def check_parts(values: Mapping[str, Any], where: str) -> None:
+    """DataError for a part of another type than `to_dict` writes, or a text where a number belongs."""
+    for name, (kind, numbers) in PARTS.items():
+        part = values.get(name)
+        if part is None:
+            continue
+        if not isinstance(part, kind):
+            what = "an object" if kind is dict else "a list"
+            raise DataError(f"{where}: {name} is {part!r:.40}, where {what} belongs; {AGAIN}.")
+        for key in numbers:
+            check_number(part.get(key), where, f"{name}.{key}")
+    for name in ("notes", "sources"):
+        if not all(isinstance(item, str) for item in values.get(name) or []):
+            raise DataError(f"{where}: {name} holds something else than texts; {AGAIN}.")
 
 
 def check_number(value: Any, where: str, name: str) -> None:

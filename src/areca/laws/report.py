@@ -11,12 +11,12 @@ from areca import counted
 from areca.config import check_seed
 from areca.errors import DataError
 from areca.files import read_json, write_json
-from areca.lawjson import FORMAT, VALUES, check_law, check_number, fingerprint
+from areca.lawjson import FORMAT, VALUES, check_law, fingerprint
 from areca.laws.checks.curvature import bends
 from areca.laws.checks.doubts import doubts
+from areca.laws.checks.form_error import form_error, missing_doubt
 from areca.laws.checks.sensitivity import sensitivity
 from areca.laws.checks.validation import (
-    SHORT,
     How,
     Validation,
     leave_one_budget_out,
@@ -115,33 +115,15 @@ class LawReport:
         if beyond <= 0:
             return low, high
         centre = float(np.log(self.predict(n_params, n_tokens)))
-        too_high = [0.0]  # in ln L; negative where the law may be too low
-        if self.validation:
-            stretch = self.validation["stretch"]
-            further = beyond / np.log(stretch) if stretch >= SHORT else 1.0
-            too_high.append(np.log1p(self.validation["mean_error"]) * further)
-        if self.compute:
-            too_high.append(0.5 * (centre - self.compute["exponent"] * np.log(self.compute["c_c_flops"] / flops)))
-        down, up = np.hypot(centre - np.log(low), max(too_high)), np.hypot(np.log(high) - centre, min(too_high))
+        too_high, too_low = form_error(self.validation, self.compute, centre, flops, beyond)
+        down, up = np.hypot(centre - np.log(low), too_high), np.hypot(np.log(high) - centre, too_low)
         floor = min(low, self.predictor.interval(ENDLESS, ENDLESS, level)[0])
         return max(floor, float(np.exp(centre - down))), float(np.exp(centre + up))
 
     def form_doubt(self, flops: float) -> str:
         """What is missing of the doubt about the law's form in the interval of a run of `flops` (as the rows count
         them), as a sentence; "" where nothing is."""
-        if not self.validation and not self.compute:
-            return "the interval trusts the law's form: no runs could be held out to doubt it by."
-        if flops <= self.observations.flops.max():
-            return "the interval trusts the law's form: its doubt begins above the largest FLOPs of the rows."
-        if self.validation and self.validation["stretch"] < SHORT:
-            v = self.validation
-            beside = ", or half of the distance to L(C) where that is more" if self.compute else ""
-            return (
-                f"the runs held out to doubt the law's form by are only {v['stretch']:.3g} times the rest, too "
-                f"short a way to see an error grow: the interval has their mean error of {v['mean_error']:+.2%} "
-                f"unscaled{beside}."
-            )
-        return ""
+        return missing_doubt(self.validation, self.compute, flops > self.observations.flops.max())
 
     def to_dict(self) -> dict[str, Any]:
         """law.json. At most 400 samples are written; the intervals are of all that were drawn."""
@@ -188,7 +170,6 @@ class LawReport:
                 f"{where} holds the law {names}, not L(N, D); fit the runs without --form to plan from them."
             )
         try:
-            _check_types(values, where)
             p = values["parametric"]
             form = Member.from_dict(p)
             average = values.get("average")
@@ -224,41 +205,6 @@ class LawReport:
     @staticmethod
     def load(path: Path | str) -> "LawReport":
         return LawReport.from_dict(read_json(path), str(path))
-
-
-# Parts of law.json, what each is where it is not null, and numbers it must have.
-PARTS: dict[str, tuple[type, tuple[str, ...]]] = {
-    "parametric": (dict, ("level", "sigma", "delta", "n_points", "bootstrap_failed")),
-    "average": (list, ()),
-    "isoflop": (dict, ()),
-    "compute": (dict, ("exponent", "c_c_flops")),
-    "compute_with_floor": (dict, ("exponent", "c_c_flops")),
-    "validation": (dict, ("mean_error", "stretch")),
-    "observations": (list, ()),
-    "columns": (dict, ()),
-    "notes": (list, ()),
-    "sources": (list, ()),
-    "leave_one_out": (list, ()),
-    "curvature": (list, ()),
-    "intervals_by": (dict, ()),
-    "sensitivity": (dict, ()),
-}
-
-
-def _check_types(values: dict[str, Any], where: str) -> None:
-    """DataError for a part of another type than `to_dict` writes, or a text where a number belongs."""
-    for name, (kind, numbers) in PARTS.items():
-        part = values.get(name)
-        if part is None:
-            continue
-        if not isinstance(part, kind):
-            what = "an object" if kind is dict else "a list"
-            raise DataError(f"{where}: {name} is {part!r:.40}, where {what} belongs; fit it again (`areca fit`).")
-        for key in numbers:
-            check_number(part[key], where, f"{name}.{key}")
-    for name in ("notes", "sources"):
-        if not all(isinstance(item, str) for item in values.get(name) or []):
-            raise DataError(f"{where}: {name} holds something else than texts; fit it again (`areca fit`).")
 
 
 def fit_laws(
