@@ -111,9 +111,9 @@ class LawReport:
         the low end is at most widened to where a run without end of N and D would have it.
         """
         low, high = self.predictor.interval(n_params, n_tokens, level)
-        beyond = 0.0 if flops is None else float(np.log(flops / self.observations.flops.max()))
-        if beyond <= 0:
+        if flops is None or flops <= self.observations.flops.max():
             return low, high
+        beyond = float(np.log(flops / self.observations.flops.max()))
         centre = float(np.log(self.predict(n_params, n_tokens)))
         too_high, too_low = form_error(self.validation, self.compute, centre, flops, beyond)
         down, up = np.hypot(centre - np.log(low), too_high), np.hypot(np.log(high) - centre, too_low)
