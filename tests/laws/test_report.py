@@ -10,6 +10,7 @@ from truth import Truth
 from areca.cli.main import main
 from areca.errors import DataError
 from areca.laws import LawReport, Observations, fit_laws
+from areca.laws.checks.validation import How, validate_largest_budget
 
 TRUTH = Truth(A=60.0, B=900.0, E=2.0, alpha=0.38, beta=0.45)
 
@@ -137,6 +138,62 @@ def test_an_interval_far_out_has_the_error_that_the_law_made_on_its_own_largest_
     assert report.predict_interval(3e5, 7e6, flops=1e12) == pytest.approx(plain)  # inside the rows nothing is added
 
 
+def test_a_check_that_hardly_goes_beyond_its_rows_is_not_scaled(law):
+    # 0.4% over a stretch of 1.04 is not 20% over one of 10.
+    short = replace(law, compute=None, validation={**law.validation, "mean_error": 0.004, "stretch": 1.04})
+    top = float(law.observations.flops.max())
+    n, d = 1e6, 10 * top / 6e6
+    plain, centre = law.predictor.interval(n, d, 0.9), float(law.predict(n, d))
+    low, high = short.predict_interval(n, d, flops=10 * top)
+    assert high == pytest.approx(plain[1])
+    assert np.log(centre / low) == pytest.approx(np.hypot(np.log(centre / plain[0]), np.log(1.004)))
+    assert "only 1.04 times the rest" in short.form_doubt(10 * top)
+    assert "+0.40% unscaled" in short.form_doubt(10 * top)
+    assert law.form_doubt(10 * top) == ""
+
+
+def test_the_doubt_about_the_form_does_not_go_below_the_floor(law):
+    wild = replace(law, validation={**law.validation, "mean_error": 0.5})
+    n, d, c = 1e6, 1e9, 6e15
+    assert wild.predict_interval(n, d, flops=c)[0] == law.predictor.interval(1e300, 1e300, 0.9)[0]
+    assert wild.predict_interval(n, d, flops=c)[0] == pytest.approx(TRUTH.E, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("budgets", "stretch", "left_in"), [((1e12, 4e12, 1.6e13), 4.0, 20), ((4e11, 1e12, 2e12, 2.2e12), 2.2, 20)]
+)
+def test_what_is_held_out_lies_about_twice_beyond_the_rest(budgets, stretch, left_in):
+    """Of budgets as near as 2e12 and 2.2e12, the first is left out of the fit too."""
+    c, n = np.repeat(budgets, 10), np.tile(np.geomspace(3e4, 6e5, 10), len(budgets))
+    loss = TRUTH.loss(n, c / 6 / n) * np.exp(0.003 * np.random.default_rng(0).standard_normal(len(c)))
+    v = validate_largest_budget(Observations(n, c / 6 / n, c, loss, budget=c), How("huber", 1e-3))
+    assert v is not None
+    assert (v.left_in, v.rows) == (left_in, 10)
+    assert v.stretch == pytest.approx(stretch)
+
+
+def test_without_shared_budgets_the_largest_runs_are_held_out():
+    generator = np.random.default_rng(5)
+    n, d = 1e5 * 30 ** generator.uniform(size=40), 2e6 * 30 ** generator.uniform(size=40)
+    rows = Observations(n, d, 6 * n * d, TRUTH.loss(n, d) * np.exp(0.004 * generator.standard_normal(40)))
+    assert len(rows.budgets()) < 2
+    law = fit_laws(rows, samples=50, deep=False)
+    assert law.validation is not None
+    assert law.validation["left_out"] == "the fifth of largest C"
+    assert sorted(p["flops"] for p in law.validation["points"]) == sorted(rows.flops)[-8:]
+    assert law.validation["stretch"] >= 1.8
+    assert law.form_doubt(1e3 * rows.flops.max()) == ""
+    assert "above the largest FLOPs" in law.form_doubt(float(rows.flops.max()))
+
+
+def test_rows_of_about_one_size_are_said_to_leave_the_form_beyond_doubt():
+    n, d = np.repeat([1e5, 1.1e5, 1.2e5], 3), np.tile([2e6, 2.2e6, 2.4e6], 3)
+    law = fit_laws(Observations(n, d, 6 * n * d, TRUTH.loss(n, d)), samples=50, deep=False)
+    assert law.validation is None
+    assert any("no runs could be held out" in note for note in law.notes)
+    assert "no runs could be held out" in law.form_doubt(1e30)
+
+
 def test_rows_given_twice_are_said():
     rows = TRUTH.ladder(np.random.default_rng(0), budgets=3, sizes=5, noise=0.003)
     twice = Observations(*(np.concatenate([x, x[:2]]) for x in (rows.n_params, rows.n_tokens, rows.flops, rows.loss)))
@@ -148,3 +205,81 @@ def test_seeds_with_the_same_loss_are_no_rows_given_twice():
     rows = TRUTH.ladder(np.random.default_rng(0), budgets=3, sizes=5, noise=0.003).select(np.append(np.arange(15), 0))
     seeds = replace(rows, others={"seed": np.append(np.zeros(15), 1)})
     assert not any("repeat others" in note for note in fit_laws(seeds, samples=20, deep=False).notes)
+
+
+def spoilt(law, tmp_path, *path, value):
+    """law.json with one place changed, by hand as it were; `...` takes it out."""
+    values = at = json.loads(json.dumps(law.to_dict()))
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = value
+    if value is ...:
+        del at[path[-1]]
+    (tmp_path / "law.json").write_text(json.dumps(values))
+    return tmp_path / "law.json"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("format",), 7, "has format 7, and this version of Areca reads 1"),
+        (("format",), ..., "it has no format"),
+        (("parametric", "E"), 1.5, "they were changed after the fit"),
+        (("parametric", "E"), "x", "parametric.E is 'x', where a finite number belongs"),
+        (("parametric", "alpha"), float("nan"), "parametric.alpha is nan, where a finite number belongs"),
+        (("parametric", "sigma"), "x", "parametric.sigma is 'x'"),
+        (("parametric", "bootstrap_sigma", 0), float("inf"), "parametric.bootstrap_sigma.0 is inf"),
+        (("parametric",), "x", "parametric is 'x', where an object belongs"),
+        (("validation",), "x", "validation is 'x', where an object belongs"),
+        (("validation", "stretch"), None, "validation.stretch is None"),
+        (("observations",), {"a": 1}, "observations is {'a': 1}, where a list belongs"),
+        (("observations", 0), "x", "is not a law written by `areca fit`"),
+    ],
+)
+def test_a_law_that_was_changed_or_is_of_another_make_is_refused_in_one_sentence(
+    law, tmp_path, capsys, path, value, said
+):
+    file = str(spoilt(law, tmp_path, *path, value=value))
+    shape = ["--vocab-size", "1024", "--context", "128"]
+    for argv in (
+        ["plan", file, "--flops", "1e14", *shape],
+        ["design", file, "--flops", "1e13", "--target-flops", "1e15", *shape],
+    ):
+        assert main(argv) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert "law.json" in error
+        assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(("path", "value"), [(("format",), 7), (("parametric", "E"), 1.5), (("parametric", "E"), "x")])
+def test_a_page_is_not_made_of_a_law_whose_values_were_changed(law, tmp_path, capsys, path, value):
+    file = spoilt(law, tmp_path, *path, value=value)
+    assert main(["report", str(file), "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert "law.json" in error
+    assert error.count("\n") == 1
+
+
+def test_an_old_law_without_a_fingerprint_is_read_with_a_note(law, tmp_path, capsys):
+    file = str(spoilt(law, tmp_path, "fingerprint", value=...))
+    assert main(["plan", file, "--flops", "1e14", "--vocab-size", "1024", "--context", "128"]) == 0
+    assert "bears no fingerprint" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["plan", "--target-loss", "8"], "evenly among 1,024 tokens already gives ln V = 6.93"),
+        (["plan", "--inference-tokens", "1e9", "--target-loss", "8"], "--target-loss is 8, and guessing evenly"),
+        (["design", "--flops", "1e13", "--target-params", "0.5", "--target-tokens", "1e9"], "above ln V = 6.93"),
+    ],
+)
+def test_losses_that_guessing_gives_are_refused(law, tmp_path, capsys, argv, said):
+    law.save(tmp_path / "law.json")
+    argv = [argv[0], str(tmp_path / "law.json"), *argv[1:], "--vocab-size", "1024", "--context", "128"]
+    assert main(argv) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "raise the budget" not in error
+    assert error.count("\n") == 1

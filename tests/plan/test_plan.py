@@ -1,5 +1,6 @@
 import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -82,7 +83,12 @@ def test_leaving_the_fitted_range_is_said_with_its_factor(law):
     far = plan_run(law, 4.5e15, family(VOCAB), context=CONTEXT)
     assert far.extrapolation["flops"] == pytest.approx(1000)
     assert any(w.startswith("N = ") and "times the largest" in w for w in far.warnings)
-    assert any("interval trusts the law's form" in w for w in far.warnings)
+    assert not any("trusts the law's form" in w for w in far.warnings)  # it has the doubt
+    blind = replace(law, validation=None, compute=None)
+    for beyond in (1.2, 1000):
+        said = plan_run(blind, beyond * 4.5e12, family(VOCAB), context=CONTEXT).warnings
+        assert sum("the interval trusts the law's form: no runs could be held out" in w for w in said) == 1
+    assert plan_run(blind, 4e12, family(VOCAB), context=CONTEXT).warnings == []
 
 
 def test_the_naive_baseline_is_the_best_observed_loss(law):

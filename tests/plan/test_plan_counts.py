@@ -229,6 +229,16 @@ def test_a_fitted_law_of_repeated_data_counts_n_as_its_rows(tmp_path, capsys):
     assert plan["extrapolation"]["flops"] == pytest.approx(
         max(1.0, 6 * best["n_params_total"] * best["n_tokens"] / (6 * 2e8 * 1.6e10))
     )
+    # What makes the form no result to build on stands in a plan from it.
+    written = json.loads((tmp_path / "law.json").read_text())
+    written["forms"][0]["warnings"] = ["R_N is at the bound of its range"]
+    (tmp_path / "law.json").write_text(json.dumps(written))
+    assert main([*argv, "--batch", "8", "--unique-tokens", "1e9", "--json"]) == 0
+    assert "R_N is at the bound of its range" in json.loads(capsys.readouterr().out)["warnings"]
+    written["forms"][0]["values"]["E"] = 1.0
+    (tmp_path / "law.json").write_text(json.dumps(written))
+    assert main([*argv, "--batch", "8"]) == 2
+    assert "they were changed after the fit" in capsys.readouterr().err
 
 
 def test_tables_that_count_differently_are_told_apart(tmp_path):

@@ -6,17 +6,21 @@ from typing import Any
 
 import numpy as np
 
+from areca.lawjson import fingerprint
+
 E, A, B, ALPHA, BETA = 2.0, 60.0, 400.0, 0.33, 0.38
 FLOPS_PER_ND = 8.5  # exact FLOPs over N D: more than 6 where attention and logits weigh
 BUDGETS = (1e12, 3e12, 1e13)
 FACTORS = (0.3, 0.55, 1.0, 1.8, 3.2)
 NOISE = 0.003
-FINGERPRINT = "00ff00ff00ff00ff"
 
 
 def loss(n: Any, d: Any) -> Any:
     """The law that everything here is drawn from, nats per token."""
     return E + A * n**-ALPHA + B * d**-BETA
+
+
+FINGERPRINT = fingerprint({"parametric": {"A": A, "B": B, "E": E, "alpha": ALPHA, "beta": BETA}})
 
 
 def best_size(flops: float) -> float:

@@ -10,8 +10,8 @@ import pytest
 from synthetic_quickstart import FLOPS_PER_ND, write_run
 
 from areca.cli.main import main
+from areca.lawjson import fingerprint
 from areca.laws import LawReport
-from areca.laws.fingerprint import fingerprint
 from areca.report import build_report
 
 CHINCHILLA = {"name": "chinchilla", "given": "chinchilla", "source": "Hoffmann et al. 2022", "fingerprint": ""}

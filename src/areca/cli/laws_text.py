@@ -92,8 +92,9 @@ def print_law(law: "LawReport") -> None:
     if law.validation:
         v = law.validation
         console.print(
-            f"check: fitted without the largest budget ({v['stretch']:.3g} times the rest), the law predicts its "
-            f"{v['rows']} runs within {v['mean_error']:+.2%} on average, {v['held']} inside their {v['level']:.0%} "
+            f"check: fitted without {v.get('left_out') or 'the largest budget'} ({v['stretch']:.3g} times the rest), "
+            f"the law predicts its {v['rows']} runs within "
+            f"{v['mean_error']:+.2%} on average, {v['held']} inside their {v['level']:.0%} "
             "intervals",
             soft_wrap=True,
         )

@@ -40,7 +40,7 @@ class Law(Protocol):
     def equation(self) -> str: ...
     @property
     def fingerprint(self) -> str:
-        """Tells a fitted law from others (`areca.laws.fingerprint`); empty of a published one, whose name does."""
+        """Tells a fitted law from others (`areca.lawjson`); empty of a published one, whose name does."""
         ...
 
     @property

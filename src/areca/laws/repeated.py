@@ -8,7 +8,7 @@ import numpy as np
 
 from areca.counted import n_count
 from areca.errors import DataError
-from areca.laws.fingerprint import fingerprint
+from areca.lawjson import check_law, fingerprint
 from areca.laws.fits.resample import predictive
 from areca.laws.law import Counted, Ranges
 from areca.laws.published import DataConstrained
@@ -24,6 +24,7 @@ class FittedDataConstrained(DataConstrained):
     n_counts: Counted = "non-embedding"
     n_column: str = ""  # what N was called in the rows
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # what makes it no result to build on
     samples: dict[str, np.ndarray] = field(default_factory=dict)  # by the fields' names, [S]
     sigma: np.ndarray = field(default_factory=lambda: np.zeros(0))  # [S] of one run's ln L
 
@@ -44,6 +45,7 @@ def read_repeated(values: Any, where: Path | str) -> FittedDataConstrained | Non
     found = next((f for f in values.get("forms") or [] if isinstance(f, dict) and f.get("form") == FORM), None)
     if found is None:
         return None
+    check_law(values, str(where))
     try:
         constants = {**found["constants"], **found["values"]}
         samples = {**{k: np.full(len(found["bootstrap_sigma"]), v) for k, v in found["constants"].items()}}
@@ -62,8 +64,9 @@ def read_repeated(values: Any, where: Path | str) -> FittedDataConstrained | Non
             n_counts=n_count(column),
             n_column=column,
             notes=tuple(found.get("notes") or ()),
+            warnings=tuple(map(str, found.get("warnings") or ())),
             samples={NAMES[k]: v for k, v in samples.items()},
             sigma=np.asarray(found["bootstrap_sigma"], np.float64),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{where} is not a law written by `areca fit` ({error}); fit it again.") from None

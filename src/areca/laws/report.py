@@ -11,8 +11,10 @@ from areca import counted
 from areca.config import check_seed
 from areca.errors import DataError
 from areca.files import read_json, write_json
+from areca.lawjson import FORMAT, VALUES, check_law, fingerprint
 from areca.laws.checks.curvature import bends
 from areca.laws.checks.doubts import doubts
+from areca.laws.checks.form_error import form_error, missing_doubt
 from areca.laws.checks.sensitivity import sensitivity
 from areca.laws.checks.validation import (
     How,
@@ -21,7 +23,6 @@ from areca.laws.checks.validation import (
     leave_one_group_out,
     validate_largest_budget,
 )
-from areca.laws.fingerprint import VALUES, fingerprint
 from areca.laws.fits.average import Average, Member, fit_average
 from areca.laws.fits.bootstrap import Bootstrap, bootstrap
 from areca.laws.fits.compute import PF_DAY, fit_compute
@@ -33,8 +34,8 @@ from areca.laws.fits.resample import Method
 from areca.laws.fits.uncertainty import three_ways
 from areca.laws.reading.observations import Observations
 
-FORMAT = 1
-FAILED_CHECK = "fitted without the largest budget"  # how the note of a failed validation begins
+ENDLESS = 1e300  # an N or D whose term of the law is gone
+FAILED_CHECK = "fitted without "  # how the note of a failed validation begins
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class LawReport:
     isoflop: dict[str, Any] | None
     compute: dict[str, Any] | None
     compute_with_floor: dict[str, Any] | None
-    validation: dict[str, Any] | None  # the largest budget predicted from the others
+    validation: dict[str, Any] | None  # the largest budget, or runs, predicted from the others
     observations: Observations
     level: float = LEVEL
     seed: int = 0
@@ -83,7 +84,7 @@ class LawReport:
 
     @property
     def fingerprint(self) -> str:
-        """Tells this law from others by its fitted values (`areca.laws.fingerprint`)."""
+        """Tells this law from others by its fitted values (`areca.lawjson`)."""
 
         def values(member: Member) -> dict[str, float]:
             fit = member.fit
@@ -104,22 +105,25 @@ class LawReport:
 
         With `flops`, what the run costs as the rows count C (`Observations.flops_of`), and beyond the rows, the
         interval also has the error of the law's form. Two things tell of it, each with a side: the mean error of the
-        law when it predicted its own largest budget from the others, scaled by how much further (in ln C) this run
+        law when it predicted its own largest runs from the others, scaled by how much further (in ln C) this run
         lies; and half of its distance to the frontier's power law L(C), which has no floor. The larger on each side is
-        added in quadrature.
+        added in quadrature. The error is not scaled where those runs lay less than `SHORT` times beyond the others, and
+        the low end is at most widened to where a run without end of N and D would have it.
         """
         low, high = self.predictor.interval(n_params, n_tokens, level)
-        beyond = 0.0 if flops is None else float(np.log(flops / self.observations.flops.max()))
-        if beyond <= 0:
+        if flops is None or flops <= self.observations.flops.max():
             return low, high
+        beyond = float(np.log(flops / self.observations.flops.max()))
         centre = float(np.log(self.predict(n_params, n_tokens)))
-        too_high = [0.0]  # in ln L; negative where the law may be too low
-        if self.validation:
-            too_high.append(np.log1p(self.validation["mean_error"]) * beyond / np.log(self.validation["stretch"]))
-        if self.compute:
-            too_high.append(0.5 * (centre - self.compute["exponent"] * np.log(self.compute["c_c_flops"] / flops)))
-        down, up = np.hypot(centre - np.log(low), max(too_high)), np.hypot(np.log(high) - centre, min(too_high))
-        return float(np.exp(centre - down)), float(np.exp(centre + up))
+        too_high, too_low = form_error(self.validation, self.compute, centre, flops, beyond)
+        down, up = np.hypot(centre - np.log(low), too_high), np.hypot(np.log(high) - centre, too_low)
+        floor = min(low, self.predictor.interval(ENDLESS, ENDLESS, level)[0])
+        return max(floor, float(np.exp(centre - down))), float(np.exp(centre + up))
+
+    def form_doubt(self, flops: float) -> str:
+        """What is missing of the doubt about the law's form in the interval of a run of `flops` (as the rows count
+        them), as a sentence; "" where nothing is."""
+        return missing_doubt(self.validation, self.compute, flops > self.observations.flops.max())
 
     def to_dict(self) -> dict[str, Any]:
         """law.json. At most 400 samples are written; the intervals are of all that were drawn."""
@@ -156,9 +160,10 @@ class LawReport:
 
     @staticmethod
     def from_dict(values: dict[str, Any], where: str = "law.json") -> "LawReport":
-        """The inverse of `to_dict`, but for the samples not written; DataError when a part is missing."""
+        """The inverse of `to_dict`, but for the samples not written; DataError when a part is missing or no such."""
         if not isinstance(values, dict):
             raise DataError(f"{where} is not a law written by `areca fit`; fit it again.")
+        check_law(values, where)
         if values.get("parametric") is None and values.get("forms"):
             names = ", ".join(str(f.get("form")) for f in values["forms"])
             raise DataError(
@@ -189,7 +194,7 @@ class LawReport:
                 curvature=values.get("curvature") or [],
                 sensitivity=values.get("sensitivity"),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
             raise DataError(f"{where} is not a law written by `areca fit` ({reason}); fit it again.") from None
 
@@ -251,10 +256,13 @@ def fit_laws(
         compute, floor = fit_compute(valleys), fit_compute(valleys, with_floor=True)
     how = How(objective, delta, couplings, seed, level)
     validation = validate_largest_budget(observations, how)
-    if validation and validation.failed:
+    if validation is None:
+        notes.append("no runs could be held out to predict from the others, so nothing says how far its form holds.")
+    elif validation.failed:
         notes.append(
-            f"{FAILED_CHECK}, the law misses its runs by {validation.mean_error:+.1%} on average "
-            f"({validation.held} of {validation.rows} inside their {level:.0%} intervals): its form may not hold here."
+            f"{FAILED_CHECK}{validation.left_out or 'the largest budget'}, the law misses its runs by "
+            f"{validation.mean_error:+.1%} on average ({validation.held} of {validation.rows} inside their {level:.0%} "
+            "intervals): its form may not hold here."
         )
     checks = _deep(observations, fit, drawn, valleys, validation, how) if deep else {}
     profile = checks.get("intervals_by", {}).get("profile", {})

@@ -18,7 +18,7 @@ from areca.model.config import ModelConfig
 from areca.model.counts import count_params, exact_flops_per_token
 from areca.plan.at_hand import AtHand, Family
 from areca.plan.candidates import counted
-from areca.plan.plan import plan_run
+from areca.plan.plan import plan_run, refuse_guessing
 from areca.plan.ranges import assumed_size
 from areca.plan.runconfig import run_config
 
@@ -116,6 +116,8 @@ def design_runs(
         sizes = counts.non_embedding * scale, counts.total * scale
     low, high = law.predictor.interval(*target, level)
     loss = float(law.predict(*target))
+    run = f"the target of {target[0]:.3g} parameters on {target[1]:.3g} tokens"
+    refuse_guessing(loss, have.vocab_size, run, "give a larger target")
     half = (high - low) / 2 / loss
 
     def added(menu: list[Run], allowed: float | None, most: int) -> tuple[Added, Doubt]:

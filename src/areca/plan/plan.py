@@ -15,6 +15,7 @@ from areca.laws import FAILED_CHECK, LawReport
 from areca.laws.fits.compute import PF_DAY
 from areca.laws.kaplan import DATA_CURVES, KaplanLaw, breakdown, derived, fitted, guard_tokens
 from areca.laws.law import Fitted, Law, as_law, identity
+from areca.laws.repeated import FittedDataConstrained
 from areca.model.config import ModelConfig
 from areca.plan import batch as batches
 from areca.plan import choice as choices
@@ -92,6 +93,8 @@ def plan_run(
     sizes = [data if critical else batch(s) if callable(batch) else batch for s in shapes]
     check_at_least_one("batch", min(sizes, default=1))
     terms = Terms(law, context, unique_tokens)
+    if choice.target_loss is not None and shapes:
+        check_target(choice.target_loss, shapes[0].vocab_size)
     if budget_flops is None:
         runs = choices.at_loss(terms, shapes, sizes, choice.target_loss or 0.0)
         budget_flops = float(min(c.flops_exact for c in runs)) * (1 + 1e-9)
@@ -151,16 +154,30 @@ def _check(law: Law, flops: float | None, context: int, unique: float | None, ch
 
 
 def _refuse_guessing(best: Candidate, unique: float | None) -> None:
-    """ConfigError where the law's loss is above that of guessing evenly: it says nothing of such a run."""
-    guessing = math.log(best.model().vocab_size)
-    if best.predicted_loss <= guessing:
-        return
     few = f" of {unique:.3g} different tokens" if unique is not None and unique < best.n_tokens else ""
-    raise ConfigError(
-        f"the law gives the run of {best.n_params:,} parameters on {best.n_tokens:,} tokens{few} a loss of "
-        f"{best.predicted_loss:.3g}, above ln V = {guessing:.3g} that guessing has: it does not reach down there, so "
-        f"{'give more different tokens' if few else 'raise the budget'} or take a law measured near it."
-    )
+    run = f"the run of {best.n_params:,} parameters on {best.n_tokens:,} tokens{few}"
+    instead = "give more different tokens" if few else "raise the budget"
+    refuse_guessing(best.predicted_loss, best.model().vocab_size, run, instead)
+
+
+def refuse_guessing(loss: float, vocab_size: int, run: str, instead: str) -> None:
+    """ConfigError where the law's loss of `run` is above that of guessing evenly: it says nothing of such a run."""
+    guessing = math.log(vocab_size)
+    if not loss <= guessing:
+        raise ConfigError(
+            f"the law gives {run} a loss of {loss:.3g}, above ln V = {guessing:.3g} that guessing has: it does not "
+            f"reach down there, so {instead} or take a law measured near it."
+        )
+
+
+def check_target(loss: float, vocab_size: int) -> None:
+    """ConfigError for a target loss that guessing evenly among the vocabulary reaches without training."""
+    guessing = math.log(vocab_size)
+    if loss >= guessing:
+        raise ConfigError(
+            f"--target-loss is {loss:g}, and guessing evenly among {vocab_size:,} tokens already gives ln V = "
+            f"{guessing:.3g}; give a loss below it."
+        )
 
 
 def _choose(
@@ -200,6 +217,8 @@ def _notes(
     if isinstance(law, Fitted):
         notes += law.report.warnings
         notes += [note for note in law.report.notes if note.startswith(FAILED_CHECK)]
+    if isinstance(law, FittedDataConstrained):
+        notes += law.warnings
     notes += assumed_size(law)
     if len(candidates) > 2 and optimum in (candidates[0], candidates[-1]):
         edge = "smallest" if optimum is candidates[0] else "largest"
@@ -245,4 +264,4 @@ def _baseline(law: Law) -> dict[str, Any] | None:
     }
 
 
-__all__ = ["Candidate", "Plan", "plan_run", "recipe_of"]
+__all__ = ["Candidate", "Plan", "check_target", "plan_run", "recipe_of", "refuse_guessing"]

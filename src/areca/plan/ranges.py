@@ -43,11 +43,10 @@ def outside(law: Law, best: Candidate, flops: float, context: int) -> tuple[dict
         side = f"{times:{'.3g' if times > 1.005 else '.4g'}} times "
         side += "the largest" if factor > 1 else "below the smallest"
         orders = f"{abs(math.log10(factor)):.2g} orders of magnitude outside"
-        trust = (
-            "; the interval trusts the law's form" if name == "flops" and factor > 100 and not law.no_interval else ""
-        )
         between = f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
-        warnings.append(f"{words} = {value:.3g} is {side} the law was {verb} on ({between}), {orders}{trust}.")
+        warnings.append(f"{words} = {value:.3g} is {side} the law was {verb} on ({between}), {orders}.")
+    if warnings and not law.no_interval and (doubt := _form_doubt(law, factors, flops)):
+        warnings.append(doubt)
     if r.loss is not None:
         low, high = r.loss
         factors["loss"] = best.predicted_loss / low if best.predicted_loss < low else 1.0
@@ -58,6 +57,15 @@ def outside(law: Law, best: Candidate, flops: float, context: int) -> tuple[dict
                 f"at ({low:g}): the loss and B_crit are guesses there."
             )
     return factors, warnings
+
+
+def _form_doubt(law: Law, factors: dict[str, float], flops: float) -> str:
+    """What the interval of a run outside the rows lacks of the doubt about the law's form; "" where nothing."""
+    if not any(factors.get(name, 1.0) != 1.0 for name in ("n_params", "n_tokens", "flops")):
+        return ""
+    if isinstance(law, Fitted):
+        return law.report.form_doubt(flops)
+    return "the interval trusts the law's form: it has the doubt about its constants alone."
 
 
 def assumed_size(law: Law) -> list[str]:

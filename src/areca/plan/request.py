@@ -18,7 +18,16 @@ from areca.plan.cost import cost_on
 from areca.plan.plan import Plan, plan_run
 from areca.plan.runconfig import learning_rate_of
 from areca.plan.shapes import parse_mesh
-from areca.plan.template import Rule, Template, cost_at, find_template, names_published, read_law, shapes_for
+from areca.plan.template import (
+    Rule,
+    Template,
+    cost_at,
+    find_template,
+    names_published,
+    read_law,
+    shapes_for,
+    unmarked,
+)
 
 
 @dataclass(frozen=True)
@@ -108,7 +117,7 @@ def _source(law: str | Path) -> _Source:
         return _Source(published(str(law)), None, [])
     if path.is_file() and path.suffix == ".json" and (repeated := read_repeated(values := read_json(path), path)):
         runs = find_template(s for s in (path.parent / name for name in values.get("sources", [])) if s.exists())
-        return _Source(repeated, runs, [])
+        return _Source(repeated, runs, unmarked(values, path))
     report, template, taken = read_law(path)
     if (path / "quickstart.json").exists() and (path / "law.json").exists():
         taken.append(f"the quickstart's own law, an average over couplings, is {path / 'law.json'}.")

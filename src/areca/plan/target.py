@@ -17,7 +17,7 @@ from areca.laws.predictive import Predictive
 from areca.model.config import ModelConfig
 from areca.model.counts import count_params, exact_flops_per_token
 from areca.plan.candidates import counted
-from areca.plan.plan import Plan, plan_run
+from areca.plan.plan import Plan, check_target, plan_run
 
 MOST_FLOPS = 1e40  # as `plan_run`: what no run costs
 TIGHT = 1e-6  # of ln D, at the root
@@ -76,6 +76,8 @@ def plan_target(
     if not 0 < probability < 1:
         raise ConfigError(f"probability is {probability}; it must lie between 0 and 1, such as 0.9.")
     check_at_least_one("context", context)
+    if shapes:
+        check_target(target_loss, shapes[0].vocab_size)
     search = Search(law, target_loss, shapes, context)
     floor = float(law.predict(1e300, 1e300))
     largest = search.largest_probability()

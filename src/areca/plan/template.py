@@ -99,11 +99,18 @@ def names_published(law: Path | str) -> bool:
     return not path.exists() and (str(law) in LAWS or (not path.suffix and len(path.parts) == 1))
 
 
+def unmarked(values: dict[str, Any], path: Path) -> list[str]:
+    """What to say of a law.json without a fingerprint, as older versions wrote it."""
+    if values.get("fingerprint") is not None:
+        return []
+    return [f"{path} bears no fingerprint, so it can't be told whether its values were changed after the fit."]
+
+
 def read_law(law: Path | str) -> tuple[LawReport, Template | None, list[str]]:
     """(the law of a law.json or fitted to runs, the template among its runs, what was said of runs fitted here)."""
     path = Path(law)
     if path.is_file() and path.suffix == ".json" and not isinstance(values := read_json(path), list):
-        report, taken = LawReport.from_dict(values, str(path)), []
+        report, taken = LawReport.from_dict(values, str(path)), unmarked(values, path)
         sources = [path.parent / source for source in report.sources]
     else:
         observations = load([path], fit_first=True)

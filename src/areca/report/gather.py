@@ -11,6 +11,7 @@ from typing import Any
 
 from areca.errors import DataError
 from areca.files import json_kind, json_words, read_json
+from areca.lawjson import check_fingerprint, check_format
 from areca.report.rundirs import RUN_FILES, Run, distinct, is_run, read_ladder, read_run, runs_under
 from areca.report.values import objects, optional_object, positive
 
@@ -96,7 +97,7 @@ def _read_file(path: Path) -> tuple[str, dict[str, Any]]:
     value = read_json(path)
     kind = json_kind(value)
     if kind in DRAWN:
-        return kind, value
+        return kind, _unchanged(value, path) if kind == "law" else value
     if kind in ("run", "result"):
         needed = f"name the directory of the run, {path.parent}"
     elif kind in ("quickstart", "ladder", "report"):
@@ -104,6 +105,16 @@ def _read_file(path: Path) -> tuple[str, dict[str, Any]]:
     else:
         needed = "give a law, a plan or a design, which `areca fit`, `areca plan` and `areca design` write with --out"
     raise DataError(f"{path} is {json_words(value)}, which no page is made of; {needed}.")
+
+
+def _unchanged(law: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The law; DataError for one of another format, or whose values are not those that were fitted.
+
+    Other parts may be odd or missing: the page says so, and draws what another tool wrote.
+    """
+    check_format(law, str(path))
+    check_fingerprint(law, str(path))
+    return law
 
 
 def _gather_directories(found: list[Path], root: Path) -> Gathered:
@@ -122,6 +133,7 @@ def _gather_directories(found: list[Path], root: Path) -> Gathered:
     law = plan = design = None
     if len(found) == 1:  # what else stands beside the runs
         law, plan, design = (optional_object(found[0] / f"{kind}.json") for kind in ("law", "plan", "design"))
+        law = law and _unchanged(law, found[0] / "law.json")
     kind = "ladder" if len(found) == 1 and (found[0] / "ladder.json").is_file() else "runs" if runs else "law"
     runs = runs if kind == "ladder" else distinct(runs)
     return Gathered(kind, root, runs, law=law, plan=read_plan(plan), design=design, missing=missing)
@@ -151,6 +163,7 @@ def _gather_quickstart(root: Path) -> Gathered:
     else:
         missing.append("The ladder (ladder/ladder.json) is not there yet.")
     law = part("law.json", "The fitted law")
+    law = law and _unchanged(law, root / "law.json")
     plan = read_plan(part("plan.json", "The plan"))
     verify = None
     if is_run(root / "verify"):

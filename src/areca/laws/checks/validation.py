@@ -1,6 +1,8 @@
 """What a law can be held to before a run is bought on it: fit without some runs, predict them.
 
-Left out are the largest budget (which is what a plan does: go beyond), each budget in turn, or each group of rows.
+Left out are the largest budget (which is what a plan does: go beyond), each budget in turn, or each group of rows; of
+a table whose rows share no budgets the fifth of largest C. To tell of going beyond, what is left in must end well
+below.
 """
 
 from collections.abc import Sequence
@@ -15,6 +17,10 @@ from areca.laws.fits.fitting import Objective
 from areca.laws.reading.observations import Observations
 
 SAMPLES = 200
+ENOUGH = 1.8  # "about twice": a stretch that asks a law to go beyond its rows
+SHORT = 1.5  # below it, an error is that of a neighbour, and says nothing of how it grows (in ln C)
+LARGEST = 0.2  # of the rows, where no two budgets are shared
+LARGEST_RUNS = "the fifth of largest C"
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,7 @@ class Validation:
     level: float
     points: list[dict[str, Any]]  # label, n_params, n_tokens, flops, loss, predicted, low, high
     left_out: str = ""  # the group's name, where groups were held out
+    left_in: int = 0  # runs that the law was fitted to
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -54,13 +61,29 @@ class How:
 
 
 def validate_largest_budget(observations: Observations, how: How) -> Validation | None:
-    """The largest budget from the smaller ones. None where there are fewer than two, or too few rows remain."""
+    """The largest budget from the smaller ones. Where there are no two, or the largest is one by chance, with more than
+    a fifth of the rows beyond, the fifth of largest C from the rest.
+
+    Where the rest ends at more than 1 / `ENOUGH` of what is held out, runs are dropped from it until it ends at half,
+    if it still carries a law. None where nothing can be held out: too few rows remain, or all are of about one C.
+    """
     groups = observations.budgets()
-    if len(groups) < 2:
-        return None
-    budget, rows = groups[-1]
-    beyond = np.flatnonzero(observations.flops > observations.flops[rows].max())
-    return hold_out(observations, rows, how, budget=budget, also=beyond)
+    fifth = max(1, round(LARGEST * len(observations)))
+    budget, rows = groups[-1] if groups else (0.0, np.arange(0))
+    if shared := len(groups) >= 2 and (observations.flops > observations.flops[rows].max()).sum() <= fifth:
+        name = ""
+    else:
+        name, rows = LARGEST_RUNS, np.argsort(observations.flops, kind="stable")[-fifth:]
+        budget = float(np.exp(np.log(observations.flops[rows]).mean()))
+    beyond = observations.flops > observations.flops[rows].max()
+    left_in = ~beyond
+    left_in[rows] = False
+    found = None
+    if left_in.any() and budget < ENOUGH * observations.flops[left_in].max():
+        near = np.flatnonzero(beyond | (observations.flops > budget / 2))
+        found = hold_out(observations, rows, how, budget=budget, also=near, name=name)
+    found = found or hold_out(observations, rows, how, budget=budget, also=np.flatnonzero(beyond), name=name)
+    return found if shared or (found and found.stretch >= SHORT) else None
 
 
 def leave_one_budget_out(
@@ -68,13 +91,12 @@ def leave_one_budget_out(
 ) -> list[Validation]:
     """Each budget from all the others; those that the others can't carry a law for are absent.
 
-    `largest` is what `validate_largest_budget` found, which is not made again where no run lies beyond that budget.
+    `largest` is what `validate_largest_budget` found, which is not made again where it left out nothing else.
     """
     groups = observations.budgets()
     if len(groups) < 2:
         return []
-    _, last = groups[-1]
-    if largest and observations.flops.max() <= observations.flops[last].max():
+    if largest and largest.left_in + largest.rows == len(observations):
         groups.pop()
     else:
         largest = None
@@ -136,4 +158,5 @@ def hold_out(
         level=how.level,
         points=points,
         left_out=name,
+        left_in=len(rest),
     )

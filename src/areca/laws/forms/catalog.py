@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from areca.errors import ConfigError, closest
-from areca.laws.fingerprint import fingerprint
+from areca.lawjson import fingerprint
 from areca.laws.forms import Form
 from areca.laws.forms.declared import (
     B_CRIT,
