@@ -88,7 +88,7 @@ def fit(
     from areca.cli import laws_text
     from areca.cli.options import deliver, pairs, print_json
     from areca.errors import ConfigError
-    from areca.files import check_place
+    from areca.files import check_output
     from areca.laws import fit_laws, load
     from areca.laws.forms.catalog import FORMS, fit_forms
 
@@ -109,7 +109,7 @@ def fit(
         print_json(envelope.to_dict()) if json else laws_text.print_envelope(envelope)
         return 0
     if out:
-        check_place(out)
+        check_output("--out", out, (*paths, *(f.rpartition(":")[0] for f in form if ":" in f)))
     reading: dict[str, Any] = {
         "n_params": n_params, "n_tokens": n_tokens, "flops": flops, "loss": loss,
         "columns": pairs("--columns", columns, "NAME=COLUMN"), "group": group,

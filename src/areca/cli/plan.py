@@ -99,7 +99,7 @@ def plan(
     from areca.cli.target import plan_for_target
     from areca.config import to_dict
     from areca.errors import ConfigError
-    from areca.files import check_place, write_table
+    from areca.files import check_output, same_file, write_table
     from areca.plan import Choice, Purchase, Request, make_plan, run_config
     from areca.plan.runconfig import about_store
     from areca.study import recipe
@@ -109,8 +109,11 @@ def plan(
             f"{'LAW and --law are both given' if law else 'LAW is missing'}; name one law, such as law.json or "
             "chinchilla; see `areca plan --help`."
         )
-    for path in filter(None, (out, config_out)):
-        check_place(path)  # so that neither is written if the other can't be
+    for option, path in (("--out", out), ("--config-out", config_out)):
+        if path:  # so that neither is written if the other can't be
+            check_output(option, path, filter(None, (LAW or law, chip, store)))
+    if out and config_out and same_file(out, config_out):
+        raise ConfigError(f"--out and --config-out are both {config_out}; name two files.")
     if target_loss is not None and inference_tokens is None:
         given = {
             "flops": flops, "usd": usd, "usd_per_chip_hour": usd_per_chip_hour, "chip_hours": chip_hours,
