@@ -277,7 +277,7 @@ def test_a_file_that_holds_no_footprint_is_named_with_what_it_is_and_what_is_nee
 def test_places_that_hold_no_footprint_are_said(tmp_path, capsys):
     (tmp_path / "text.txt").write_text("")
     (tmp_path / "dir").mkdir()
-    for name, says in (("text.txt", "is none; name a run"), ("dir", "holds no run")):
+    for name, says in (("text.txt", "is a file of another kind; name a run"), ("dir", "holds no run")):
         assert main(["footprint", str(tmp_path / name)]) == 2
         assert says in capsys.readouterr().err
     with pytest.raises(DataError, match="does not exist"):

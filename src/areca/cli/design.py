@@ -74,6 +74,8 @@ def design(
     from areca.plan.experiments import design_runs, run_configs
     from areca.study import recipe
 
+    if store and not config_dir:
+        raise ConfigError(f"--store {store} goes into configurations; give --config-dir with it, or leave it out.")
     if out:
         check_output("--out", out, filter(None, (law, store)))
     target = None

@@ -97,6 +97,13 @@ def fit(
         return 0
     if not paths:
         raise ConfigError("there is nothing to fit; give run directories or a table.")
+    if all(Path(p).is_file() for p in paths):
+        for option, value, default in (("--flops-kind", flops_kind, "exact"), ("--rates", rates, "best")):
+            if value != default:
+                raise ConfigError(
+                    f"{option} {value} is of run directories, and {paths[0]} is a file, whose columns say what they "
+                    "hold; leave it out."
+                )
     if curves:
         from areca.laws.fits.curves import read_curves
         from areca.laws.fits.envelope import fit_envelope

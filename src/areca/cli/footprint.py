@@ -18,7 +18,7 @@ def footprint(
     *,
     region: str = "",
     pue: float | None = None,
-    what_if: str = "",
+    what_if: str | None = None,
     plot: str = "",
     intensity: str = "",
     hours: float | None = None,
@@ -114,7 +114,8 @@ def _print(found: dict[str, Any]) -> None:
         console.print(f"energy: {energy['source']}")
     if "ended" in found and found["of"] == "study":
         said = ", ".join(f"{n} {how}" for how, n in found["ended"].items())
-        console.print(f"{sum(found['ended'].values())} runs: {said}")
+        number = sum(found["ended"].values())
+        console.print(f"{number} run{'s' if number != 1 else ''}: {said}")
         table = plain_table("run", "ended", "hours", "energy", "kind")
         for r in found["runs"]:
             used = r["energy_kwh"]

@@ -92,6 +92,10 @@ def _choice(p: "Plan") -> str:
 
 def _from(p: "Plan") -> list[str]:
     lines = [f"budget: {p.budget_words or f'{p.budget_flops:.4g} exact FLOPs'}"]
+    if p.choice and p.choice["rule"] == "inference":
+        lines[0] += (
+            f"; this run, chosen for its service at {p.choice['loss']:.4f}, takes {p.best.flops_exact:.4g} to train"
+        )
     lines.append(law_words(p.law, p.best.n_params, p.best.n_params_total))
     if p.learning_rate:
         lines.append(f"learning rate: {p.learning_rate['value']:.4g}, {p.learning_rate['source']}")
