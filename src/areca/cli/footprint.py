@@ -3,6 +3,7 @@
 from typing import Any
 
 from areca.cli.tables import plain_table, wide_console
+from areca.cli.units import counted
 
 
 def run(argv: list[str]) -> int:
@@ -114,8 +115,7 @@ def _print(found: dict[str, Any]) -> None:
         console.print(f"energy: {energy['source']}")
     if "ended" in found and found["of"] == "study":
         said = ", ".join(f"{n} {how}" for how, n in found["ended"].items())
-        number = sum(found["ended"].values())
-        console.print(f"{number} run{'s' if number != 1 else ''}: {said}")
+        console.print(f"{counted(sum(found['ended'].values()), 'run')}: {said}")
         table = plain_table("run", "ended", "hours", "energy", "kind")
         for r in found["runs"]:
             used = r["energy_kwh"]

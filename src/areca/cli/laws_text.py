@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from areca.cli.tables import plain_table, wide_console
-from areca.cli.units import compact
+from areca.cli.units import compact, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -85,8 +85,8 @@ def print_law(law: "LawReport") -> None:
         v = law.validation
         console.print(
             f"check: fitted without the largest budget ({v['stretch']:.3g} times the rest), the law predicts its "
-            f"{v['rows']} runs within {v['mean_error']:+.2%} on average, {v['held']} inside their {v['level']:.0%} "
-            "intervals",
+            f"{counted(v['rows'], 'run')} within {v['mean_error']:+.2%} on average, {v['held']} inside their "
+            f"{v['level']:.0%} intervals",
         )
     _deep(console, law)
     for note in law.notes:
@@ -179,8 +179,8 @@ def print_forms(laws: dict[str, Any]) -> None:
         if c := f["check"]:
             mean, worst = (f"{c[k]:+.2%}" if c["relative"] else f"{c[k]:+.3g}" for k in ("mean_error", "worst_error"))
             console.print(
-                f"check: fitted without the {c['rows']} rows furthest out, the law predicts them within {mean} on "
-                f"average, {worst} at worst, {c['held']} inside their {c['level']:.0%} intervals",
+                f"check: fitted without the {counted(c['rows'], 'row')} furthest out, the law predicts them within "
+                f"{mean} on average, {worst} at worst, {c['held']} inside their {c['level']:.0%} intervals",
             )
         for note in f["notes"]:
             console.print(f"note: {note}", style="yellow")
