@@ -10,15 +10,28 @@ import fcntl
 import hashlib
 import json
 import os
+import re
+import stat
+import sys
 import tempfile
+import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from areca.errors import BusyError, ConfigError, DataError
 
 LOCK = ".lock"
+STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/null")  # what is no regular file and is written all the same, directly
+_OURS, _TEMPORARY = "areca-", re.compile(r"\..+\.areca-\w{8}\.tmp")  # a file that is being written
+_YOUNG = 10.0  # seconds in which an empty one may be a writer's that has not locked it yet
+
+# Files of runs, ladders, quickstarts and stores: what a directory that is read can't do without.
+RECORDS = {
+    "run.json", "result.json", "metrics.jsonl", "events.jsonl", "ladder.json", "quickstart.json", "store.json",
+    "tokenizer.json", "samples.json",
+}  # fmt: skip
 
 # The JSON files of the verbs: kind -> (what it is, sets of keys of which one is there whole). The first that fits.
 KINDS: dict[str, tuple[str, tuple[set[str], ...]]] = {
@@ -41,18 +54,27 @@ def write_atomic(path: Path | str, content: bytes | str) -> None:
     """
     path = Path(path)
     data = content.encode("utf-8") if isinstance(content, str) else content
+    if str(path) in STREAMS:
+        sys.stdout.flush()
+        with path.open("ab") as f:
+            f.write(data)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = ""
     try:
         if path.is_dir():  # said before anything is written; the rename would refuse it too
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        _refuse_special(path, str(path))
+        _sweep(path.parent)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.{_OURS}", suffix=".tmp", dir=path.parent)
         with os.fdopen(handle, "wb") as f:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             f.write(data)
             f.flush()
             os.fsync(f.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
         sync_directory(path.parent)
     except BaseException as error:
         if temporary:
@@ -60,6 +82,23 @@ def write_atomic(path: Path | str, content: bytes | str) -> None:
         if isinstance(error, OSError) and error.errno is not None:
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
+
+
+def _sweep(directory: Path) -> None:
+    """Removes what atomic writes left in `directory` whose process was killed: nobody holds their lock any more."""
+    for name in os.listdir(directory):
+        if not _TEMPORARY.fullmatch(name):
+            continue
+        with contextlib.suppress(OSError):  # gone in the meantime, not ours to remove, or held by its writer
+            handle = os.open(directory / name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                seen = os.fstat(handle)
+                young = seen.st_size == 0 and time.time() - seen.st_mtime < _YOUNG
+                if stat.S_ISREG(seen.st_mode) and not young:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.unlink(directory / name)
+            finally:
+                os.close(handle)
 
 
 def leftovers(directory: Path, name: str) -> set[str]:
@@ -113,8 +152,39 @@ def check_place(path: Path | str) -> None:
         parent = parent.parent
     if not parent.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(parent))
-    if not os.access(parent, os.W_OK | os.X_OK):
+    if str(path) not in STREAMS and not os.access(parent, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(parent))
+
+
+def check_output(option: str, path: Path | str, inputs: Iterable[Path | str] = ()) -> None:
+    """`check_place` of the file that `option` names, and ConfigError where writing it would destroy what is read.
+
+    That is one of `inputs` by whatever name (a directory among them: a file of its records), or something that is no
+    regular file, a pipe or a device; `STREAMS` may be written.
+    """
+    path = Path(path)
+    if str(path) in STREAMS:
+        return
+    check_place(path)
+    _refuse_special(path, f"{option} {path}")
+    for given in map(Path, inputs):
+        if given.exists() and same_file(path, given):
+            raise ConfigError(f"{option} {path} is what is read and would be overwritten; name another file.")
+        if path.name in RECORDS and given.is_dir() and path.exists() and given.resolve() in path.resolve().parents:
+            raise ConfigError(f"{option} {path} is a record in {given}, which is read; name another file.")
+
+
+def same_file(a: Path | str, b: Path | str) -> bool:
+    """True for two names of one file, through links too, also where it is not there yet."""
+    try:
+        return os.path.samefile(a, b)
+    except (OSError, ValueError):
+        return os.path.realpath(a) == os.path.realpath(b)
+
+
+def _refuse_special(path: Path, named: str) -> None:
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ConfigError(f"{named} is no regular file but a pipe, a socket or a device; name a file.")
 
 
 def sync_directory(path: Path) -> None:

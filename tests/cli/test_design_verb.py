@@ -139,3 +139,36 @@ def test_a_law_from_a_table_writes_runs_as_a_plan_does(law, tmp_path, capsys):
     write_json(moved, {**values, "parametric": {**values["parametric"], "bootstrap": [], "bootstrap_sigma": []}})
     assert main(["plan", str(moved), "--target-loss", "4.3", "--vocab-size", "300", "--context", "16"]) == 2
     assert "holds no bootstrap samples" in capsys.readouterr().err
+
+
+def test_configurations_of_another_design_are_not_left_among_these(law, tiny_store, tmp_path, capsys):
+    place = tmp_path / "next"
+    argv = ["design", str(law), "--flops", "2e9", "--target-flops", "1e11", "--config-dir", str(place), "--store"]
+    argv += [str(tiny_store), "--out", str(place / "design.json")]
+    assert main([*argv, "--runs", "3"]) == 0
+    written = {p.name: p.read_bytes() for p in place.iterdir()}
+    assert main([*argv, "--runs", "3"]) == 0  # the same again
+    capsys.readouterr()
+    (place / "old.json").write_text("{}")
+    assert main([*argv, "--runs", "3"]) == 2
+    said = capsys.readouterr().err
+    assert "old.json, which is not of this design" in said
+    assert said.count("\n") == 1
+    assert {p.name: p.read_bytes() for p in place.iterdir()} == {**written, "old.json": b"{}"}
+
+
+@pytest.mark.parametrize("columns", ["20", "80"])
+def test_no_figure_is_cut_at_a_narrow_terminal_or_in_a_file(law, columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", columns)
+    budget = ["--flops", "6.975e10"]
+    for argv, last in (
+        (["plan", str(law), *budget], "6 N D"),
+        (["design", str(law), "--flops", "2e9", "--target-flops", "1e11"], "exact FLOPs"),
+        (["plan", str(law), "--target-loss", "5"], "exact FLOPs"),
+        (["fit", str(law.parent / "ladder"), "--bootstrap", "100"], "N within 0.1%"),
+        (["footprint", "published:gpt-3", "--what-if", "region=iowa,pue=1.05"], "less gross"),
+    ):
+        assert main(argv) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert not [line for line in lines if "…" in line]
+        assert any(last in line for line in lines), argv

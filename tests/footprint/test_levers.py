@@ -27,7 +27,7 @@ CASE = Case(
 
 
 def test_each_lever_divides_what_the_formula_multiplies():
-    found = what_if(CASE, parse("flops=3.6e20,watts=250,tflops=2000,pue=1.2,gross=0.1"))
+    found = what_if(CASE, parse("flops=3.6e20,watts=250,chip=b200,tflops=2000,pue=1.2,gross=0.1"))
     factors = {x["lever"]: x["carbon_factor"] for x in found["levers"]}
     assert factors == pytest.approx({"Model": 2, "Machine": 4, "Mechanization": 1.25, "Map": 4.29})
     assert found["energy_factor"] == pytest.approx(10)

@@ -277,7 +277,7 @@ def test_a_file_that_holds_no_footprint_is_named_with_what_it_is_and_what_is_nee
 def test_places_that_hold_no_footprint_are_said(tmp_path, capsys):
     (tmp_path / "text.txt").write_text("")
     (tmp_path / "dir").mkdir()
-    for name, says in (("text.txt", "is none; name a run"), ("dir", "holds no run")):
+    for name, says in (("text.txt", "is a file of another kind; name a run"), ("dir", "holds no run")):
         assert main(["footprint", str(tmp_path / name)]) == 2
         assert says in capsys.readouterr().err
     with pytest.raises(DataError, match="does not exist"):
@@ -333,3 +333,11 @@ def test_runs_in_several_places_have_a_sum_and_no_levers_in_common(tmp_path, cap
         assert "give --region and --pue" in capsys.readouterr().err
     assert main(["footprint", str(tmp_path), "--region", "iowa", "--pue", "1.1", "--card"]) == 0
     assert "2 runs (2 finished)" in capsys.readouterr().out
+
+
+def test_one_run_is_not_counted_as_several(tmp_path, capsys):
+    _finished(tmp_path / "runs" / "a", 1.0)
+    assert main(["footprint", str(tmp_path / "runs")]) == 0
+    assert "\n1 run: 1 finished" in capsys.readouterr().out
+    assert main(["footprint", str(tmp_path / "runs"), "--card"]) == 0
+    assert "1 run (1 finished)" in capsys.readouterr().out

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from areca.report import build_report
+from areca.report import build_report, static
 from areca.report.figures import Budgets, decade_ticks, minor_ticks
 from areca.report.static import _columns, _mathtext, _thinned
 
@@ -79,3 +79,20 @@ def test_budgets_beyond_the_colours_differ_in_colour_or_shape():
     assert sum(many.named(b) for b in many.values) == 7
     assert many.named(many.values[0])
     assert many.named(many.values[-1])
+
+
+def test_figures_of_an_earlier_page_go_and_other_files_stay(fitted, tmp_path):
+    build_report([fitted / "plain.json", fitted / "plan.json", fitted / "design.json"], tmp_path, figures=True)
+    (tmp_path / "optima.svg").unlink()
+    mine = [tmp_path / "mine.svg", tmp_path / "form-1.svg", tmp_path / "notes.txt"]
+    (tmp_path / "plan.svg").rename(mine[0])  # made here, but by another name
+    mine[1].write_text("<svg/>")  # by a name of ours, but not made here
+    mine[2].write_text("x")
+    build_report([fitted / "plain.json"], tmp_path, figures=True)
+    left = {p.name for p in tmp_path.iterdir()}
+    assert not left & {"plan.svg", "plan.png", "design.svg", "design.png"}
+    assert {"law.svg", "law.png", "optima.svg", *(p.name for p in mine)} <= left
+
+
+def test_every_name_of_a_figure_is_known_as_ours(drawn):
+    assert static.earlier(drawn) == {p.name for p in drawn.iterdir() if p.suffix in (".svg", ".png")}

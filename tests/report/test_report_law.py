@@ -352,3 +352,16 @@ def test_chinchillas_points_make_a_whole_page(shared_data, tmp_path):
         (t["marker"]["color"], t["marker"]["symbol"]) for t in figures["plot-fit"]["data"] if t["mode"] == "markers"
     }
     assert len(looks) == 20
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["design"], "a design of further runs; open"),
+        (["plan"], "a plan; open"),
+        (["law", "plan", "design"], "a law, a plan, a design of further runs; open"),
+    ],
+)
+def test_what_the_page_holds_is_said(fitted, tmp_path, capsys, names, said):
+    assert main(["report", *(str(fitted / f"{n}.json") for n in names), "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith(said)

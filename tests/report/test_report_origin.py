@@ -146,7 +146,7 @@ def test_the_verbs_write_which_law_it_is_and_the_page_of_two_laws_is_a_page(fitt
         page = ["report", "plain.json", out[plan], out["design"], "--out", str(tmp_path / "page")]
         assert main(page) == 0
         shown = capsys.readouterr().out
-        assert shown.startswith(said if said else "a law; open")
+        assert shown.startswith(said if said else "a law, a plan, a design of further runs; open")
 
 
 def test_a_fingerprint_is_of_the_fitted_values_alone(fitted):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from areca.cli.options import dispatch, print_json
+from areca.cli.tables import plain_table, wide_console
 
 
 def run(argv: list[str]) -> int:
@@ -130,10 +131,7 @@ def show(store: Path, /, *, sample: int = 0, mixture: int = 0, verify: bool = Fa
 
 
 def _table(path: Path, meta: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=str(path), title_justify="left", box=None, pad_edge=False)
+    table = plain_table(title=str(path), title_justify="left")
     table.add_column("corpus", no_wrap=True, overflow="ignore", min_width=12)
     for column in ("MB", "documents", "tokens", "held out", "B/token", "duplicate", "weight"):
         table.add_column(column, justify="right")
@@ -145,5 +143,5 @@ def _table(path: Path, meta: dict[str, Any]) -> None:
             f"{c['heldout_tokens'] / tokens:.1%}", f"{c['bytes'] / tokens:.2f}", f"{duplicates:.1%}",
             "size" if c["weight"] is None else f"{c['weight']:g}",
         )  # fmt: skip
-    Console(soft_wrap=True).print(table)
+    wide_console().print(table)
     print(f"vocabulary {meta['vocab_size']:,} ({meta['dtype']}), fingerprint {meta['fingerprint'][:16]}")

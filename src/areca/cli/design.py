@@ -2,7 +2,12 @@
 
 from typing import TYPE_CHECKING
 
+from areca.cli.tables import plain_table, wide_console
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from areca.plan.experiments import Design
 
 
@@ -64,13 +69,15 @@ def design(
     from areca.cli.options import deliver
     from areca.config import to_dict
     from areca.errors import ConfigError
-    from areca.files import check_place, write_json
+    from areca.files import check_output, write_json
     from areca.plan.at_hand import at_hand
     from areca.plan.experiments import design_runs, run_configs
     from areca.study import recipe
 
+    if store and not config_dir:
+        raise ConfigError(f"--store {store} goes into configurations; give --config-dir with it, or leave it out.")
     if out:
-        check_place(out)
+        check_output("--out", out, filter(None, (law, store)))
     target = None
     if target_params is not None and target_tokens is not None:
         target = (target_params, target_tokens)
@@ -92,23 +99,35 @@ def design(
     if config_dir:
         configs, notes = run_configs(found, have, store, recipe)
         found.warnings.extend(notes)
-        for name, config in configs.items():
-            path = Path(config_dir) / f"{name}.json"
-            path.parent.mkdir(parents=True, exist_ok=True)
+        paths = {Path(config_dir) / f"{name}.json": config for name, config in configs.items()}
+        _check_directory(Path(config_dir), [*paths, *([Path(out)] if out else [])])
+        for path in paths:
+            check_output("--config-dir's", path, filter(None, (law, out)))
+        for path, config in paths.items():
             write_json(path, to_dict(config))
             written.append(str(path))
     deliver(found.to_dict(), lambda: _print(found), out=out, json=json, written=written)
     return 0
 
 
-def _print(d: "Design") -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _check_directory(directory: "Path", ours: "Sequence[Path]") -> None:
+    """ConfigError where configurations of another design would stand among these and be trained with them."""
+    from areca.errors import ConfigError
+    from areca.files import same_file
 
+    others = sorted(p.name for p in directory.glob("*.json") if not any(same_file(p, q) for q in ours))
+    if others:
+        raise ConfigError(
+            f"--config-dir {directory} holds {', '.join(others[:3])}{', ...' if len(others) > 3 else ''}, which "
+            f"{'is' if len(others) == 1 else 'are'} not of this design; name a new directory or empty this one."
+        )
+
+
+def _print(d: "Design") -> None:
     from areca.cli.plan_text import law_words, size_columns
     from areca.cli.units import short
 
-    console = Console(highlight=False)
+    console = wide_console()
     counts = size_columns(d.law)
     size = short((d.n_params, d.n_params_total)[len(counts) - 1])
     which = ", embeddings included," if d.law["n_counts"] == "total" else ""
@@ -116,10 +135,9 @@ def _print(d: "Design") -> None:
         f"target: {size} parameters{which} on {short(d.n_tokens)} tokens ({d.flops:.3g} FLOPs), predicted loss "
         f"{d.predicted_loss:.4f}, {d.level:.0%} of such runs in {d.interval[0]:.4f} to {d.interval[1]:.4f} (half-width "
         f"{d.half_width_relative:.2%}, of which {d.noise_half_width:.2%} is one run's noise and stays)",
-        soft_wrap=True,
     )
-    console.print(law_words(d.law, d.n_params, d.n_params_total), soft_wrap=True)
-    table = Table("run", *counts, "D", "D / N", "layers x D", "steps", "exact FLOPs", "loss", box=None, pad_edge=False)
+    console.print(law_words(d.law, d.n_params, d.n_params_total))
+    table = plain_table("run", *counts, "D", "D / N", "layers x D", "steps", "exact FLOPs", "loss")
     for i, r in enumerate(d.proposed.runs, 1):
         shape = f"{r.shape['n_layers']} x {r.shape['d_model']}"
         sizes = map(short, (r.n_params, r.n_params_total)[: len(counts)])
@@ -127,7 +145,7 @@ def _print(d: "Design") -> None:
         steps, cost = f"{r.steps:,} of {r.batch}", f"{r.flops_exact:.3g}"
         table.add_row(str(i), *size, shape, steps, cost, f"{r.predicted_loss:.4f}")
     console.print(table)
-    table = Table("", "runs", "FLOPs", "half-width", "narrowing per FLOP", box=None, pad_edge=False)
+    table = plain_table("", "runs", "FLOPs", "half-width", "narrowing per FLOP")
     table.add_row("now", "", "", f"{d.half_width_relative:.2%}", "")
     unit = d.next_rung.narrowing_per_flop if d.next_rung else 0.0
     for name, added in (
@@ -141,4 +159,4 @@ def _print(d: "Design") -> None:
             table.add_row(name, *cells)
     console.print(table)
     for warning in d.warnings:
-        console.print(f"note: {warning}", style="yellow", soft_wrap=True)
+        console.print(f"note: {warning}", style="yellow")

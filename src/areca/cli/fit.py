@@ -88,7 +88,7 @@ def fit(
     from areca.cli import laws_text
     from areca.cli.options import deliver, pairs, print_json
     from areca.errors import ConfigError
-    from areca.files import check_place
+    from areca.files import check_output
     from areca.laws import fit_laws, load
     from areca.laws.forms.catalog import FORMS, fit_forms
 
@@ -97,6 +97,13 @@ def fit(
         return 0
     if not paths:
         raise ConfigError("there is nothing to fit; give run directories or a table.")
+    if all(Path(p).is_file() for p in paths):
+        for option, value, default in (("--flops-kind", flops_kind, "exact"), ("--rates", rates, "best")):
+            if value != default:
+                raise ConfigError(
+                    f"{option} {value} is of run directories, and {paths[0]} is a file, whose columns say what they "
+                    "hold; leave it out."
+                )
     if curves:
         from areca.laws.fits.curves import read_curves
         from areca.laws.fits.envelope import fit_envelope
@@ -109,7 +116,7 @@ def fit(
         print_json(envelope.to_dict()) if json else laws_text.print_envelope(envelope)
         return 0
     if out:
-        check_place(out)
+        check_output("--out", out, (*paths, *(f.rpartition(":")[0] for f in form if ":" in f)))
     reading: dict[str, Any] = {
         "n_params": n_params, "n_tokens": n_tokens, "flops": flops, "loss": loss,
         "columns": pairs("--columns", columns, "NAME=COLUMN"), "group": group,

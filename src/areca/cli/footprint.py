@@ -2,6 +2,9 @@
 
 from typing import Any
 
+from areca.cli.tables import plain_table, wide_console
+from areca.cli.units import counted
+
 
 def run(argv: list[str]) -> int:
     """Parses and runs `areca footprint`."""
@@ -16,7 +19,7 @@ def footprint(
     *,
     region: str = "",
     pue: float | None = None,
-    what_if: str = "",
+    what_if: str | None = None,
     plot: str = "",
     intensity: str = "",
     hours: float | None = None,
@@ -61,17 +64,17 @@ def footprint(
         print_json(published_names()) if json else print("\n".join(PREFIX + name for name in published_names()))
         return 0
     if plot:
+        from areca.files import check_output
         from areca.footprint.waterfall import check_plot
 
         check_plot(plot)
+        check_output("--plot", plot, filter(None, (target, intensity)))
         if not what_if:
             raise ConfigError("--plot draws what levers do; give --what-if with it.")
     found = answer(target, region=region, pue=pue, what_if=what_if, embodied=embodied, intensity=intensity, hours=hours)
     if plot:
-        from areca.files import check_place
         from areca.footprint.waterfall import waterfall
 
-        check_place(plot)
         waterfall(found["what_if"], plot)
     if json:
         print_json(found)
@@ -87,12 +90,9 @@ def footprint(
 
 
 def _print(found: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from areca.footprint.card import how, quantity
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = wide_console()
     energy = found["footprint"]["energy_kwh"]
     several = found.get("places") == "several"
     where = "in several places" if several else f"PUE {found['run']['pue']:g}"
@@ -115,8 +115,8 @@ def _print(found: dict[str, Any]) -> None:
         console.print(f"energy: {energy['source']}")
     if "ended" in found and found["of"] == "study":
         said = ", ".join(f"{n} {how}" for how, n in found["ended"].items())
-        console.print(f"{sum(found['ended'].values())} runs: {said}")
-        table = Table("run", "ended", "hours", "energy", "kind", box=None, pad_edge=False)
+        console.print(f"{counted(sum(found['ended'].values()), 'run')}: {said}")
+        table = plain_table("run", "ended", "hours", "energy", "kind")
         for r in found["runs"]:
             used = r["energy_kwh"]
             hours = "" if r["hours"] is None else f"{r['hours']:.4g}"
@@ -140,21 +140,19 @@ def _why(figure: dict[str, Any]) -> str:
 
 
 def _print_levers(console: Any, found: dict[str, Any]) -> None:
-    from rich.table import Table
-
     from areca.footprint.card import quantity
 
     def times(value: float | None) -> str:
         return "" if value is None else f"{value:.3g}x"
 
-    table = Table("lever", "change", "less energy", "less gross", "less net", box=None, pad_edge=False)
+    table = plain_table("lever", "change", "less energy", "less gross", "less net")
     for x in found["levers"]:
         table.add_row(
             x["lever"], x["change"], times(x["energy_factor"]), times(x["carbon_factor"]), times(x["carbon_net_factor"])
         )
     table.add_row("all", "", *(times(found[k]) for k in ("energy_factor", "carbon_factor", "carbon_net_factor")))
     console.print(table)
-    table = Table("", "energy", "gross", "net", box=None, pad_edge=False)
+    table = plain_table("", "energy", "gross", "net")
     for name in ("before", "after"):
         f = found[name]
         carbon = [quantity(f[k]["value"], "kg CO2e") if k in f else "" for k in ("carbon_kg", "carbon_net_kg")]
@@ -163,8 +161,6 @@ def _print_levers(console: Any, found: dict[str, Any]) -> None:
 
 
 def _print_windows(console: Any, found: dict[str, Any]) -> None:
-    from rich.table import Table
-
     from areca.footprint.card import quantity
 
     best = found["best"]
@@ -173,7 +169,7 @@ def _print_windows(console: Any, found: dict[str, Any]) -> None:
     )
     window = f"{best['region']} from {best['start']} for {best['hours']:.3g} h"
     console.print(f"cheapest: {window} at {best['kg_per_kwh']:.3g} kg/kWh{saves}")
-    table = Table("region", "start", "kg/kWh", "mean", "worst", "gross", box=None, pad_edge=False)
+    table = plain_table("region", "start", "kg/kWh", "mean", "worst", "gross")
     for w in found["windows"]:
         figures = [f"{w[k]:.3g}" for k in ("kg_per_kwh", "mean_kg_per_kwh", "worst_kg_per_kwh")]
         table.add_row(w["region"], w["start"], *figures, quantity(w["carbon_kg"], "kg CO2e"))

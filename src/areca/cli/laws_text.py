@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from areca.cli.units import compact
+from areca.cli.tables import plain_table, wide_console
+from areca.cli.units import compact, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -11,20 +12,15 @@ if TYPE_CHECKING:
     from areca.laws import Envelope, LawReport
     from areca.laws.forms import Form
 
-WIDTH = 100  # a table of a law needs as much, also where the output is a file
-FORM_WIDTH = 120  # with its intervals by three ways
 EXPONENTS = (("n_exponent", "N_opt ~ C^"), ("d_exponent", "D_opt ~ C^"))
 
 
 def print_law(law: "LawReport") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False, width=max(WIDTH, Console().width))
+    console = wide_console()
     f, level = law.parametric, f"{law.level:.0%} interval"
     n = "with" if law.n_counts == "total" else "without"
     console.print(f"[bold]L(N, D) = E + A / N^alpha + B / D^beta[/bold]  nats a token, N {n} embeddings")
-    table = Table("", "value", level, "standard error", box=None, pad_edge=False)
+    table = plain_table("", "value", level, "standard error")
     for name in ("E", "A", "alpha", "B", "beta"):
         low, high = law.intervals[name]
         table.add_row(name, f"{getattr(f, name):.5g}", f"{low:.4g} to {high:.4g}", f"{law.standard_errors[name]:.2g}")
@@ -40,23 +36,21 @@ def print_law(law: "LawReport") -> None:
         f"{f.objective}{delta} over "
         f"{f.n_points} rows = {f.objective_value:.6g}; one run's noise {f.sigma:.2%} of the loss; "
         f"{law.samples.method} bootstrap of {len(law.samples.theta):,}",
-        soft_wrap=True,
     )
     best = law.optimum(float(law.observations.flops.max()))
     console.print(
         f"at the largest budget, {best.flops:.3g} FLOPs taken as 6 N D: best N {compact(best.n)} "
         f"({compact(*best.intervals['n'][::-1])}), D {compact(best.d)} ({compact(*best.intervals['d'][::-1])}), "
         f"loss {best.loss:.4f} ({best.intervals['loss'][0]:.4f} to {best.intervals['loss'][1]:.4f}, the law's)",
-        soft_wrap=True,
     )
     if law.average:
         shares = ", ".join(
             f"{f.weight:.0%} of coupling {f.fit.coupling:g} (E {f.fit.E:.4g})" for f in law.average.forms
         )
-        console.print(f"predictions are an average of L = E + ((A/N^a)^q + (B/D^b)^q)^(1/q): {shares}", soft_wrap=True)
+        console.print(f"predictions are an average of L = E + ((A/N^a)^q + (B/D^b)^q)^(1/q): {shares}")
     if law.isoflop:
         console.print("\n[bold]IsoFLOP valleys[/bold]  ln L as a curve in ln N")
-        table = Table("FLOPs", "runs", "best N", level, "N within 0.1%", "best D", "loss", box=None, pad_edge=False)
+        table = plain_table("FLOPs", "runs", "best N", level, "N within 0.1%", "best D", "loss")
         for v in law.isoflop["valleys"]:
             if v["interior"] and v["curved"]:
                 best = [
@@ -79,7 +73,6 @@ def print_law(law: "LawReport") -> None:
         console.print(
             f"\n[bold]L(C)[/bold] = (C_c / C)^{c['exponent']:.4g}  ({low:.4g} to {high:.4g}), "
             f"C_c = {c['c_c_flops']:.4g} FLOPs = {c['c_c_pf_days']:.4g} PF-days",
-            soft_wrap=True,
         )
     if law.compute_with_floor:
         c = law.compute_with_floor
@@ -87,103 +80,93 @@ def print_law(law: "LawReport") -> None:
         console.print(
             f"[bold]L(C)[/bold] = {c['floor']:.4g} + (C_c / C)^{c['exponent']:.4g}, floor {low:.4g} to {high:.4g}, "
             f"C_c = {c['c_c_flops']:.4g} FLOPs",
-            soft_wrap=True,
         )
     if law.validation:
         v = law.validation
         console.print(
             f"check: fitted without {v.get('left_out') or 'the largest budget'} ({v['stretch']:.3g} times the rest), "
-            f"the law predicts its {v['rows']} runs within "
-            f"{v['mean_error']:+.2%} on average, {v['held']} inside their {v['level']:.0%} "
-            "intervals",
-            soft_wrap=True,
+            f"the law predicts its {counted(v['rows'], 'run')} within {v['mean_error']:+.2%} on average, {v['held']} "
+            f"inside their {v['level']:.0%} intervals",
         )
     _deep(console, law)
     for note in law.notes:
-        console.print(f"note: {note}", style="yellow", soft_wrap=True)
+        console.print(f"note: {note}", style="yellow")
 
 
 def _warn(console: "Console", warnings: Sequence[str]) -> None:
     """What makes the numbers above no result to build on."""
     for warning in warnings:
-        console.print(f"WARNING: {warning}", style="bold red", soft_wrap=True)
+        console.print(f"WARNING: {warning}", style="bold red")
 
 
 def _deep(console: "Console", law: "LawReport") -> None:
     """How far to trust the law: three kinds of interval, each budget left out, bends, and the analyst's choices."""
-    from rich.table import Table
-
     if law.intervals_by:
         console.print(
             f"\n[bold]Intervals by three ways[/bold]  {law.level:.0%}; where they differ much, the rows do not decide"
         )
-        table = Table("", *law.intervals_by, box=None, pad_edge=False)
+        table = plain_table("", *law.intervals_by)
         for name in ("E", "A", "alpha", "B", "beta"):
             table.add_row(name, *(_ends(by[name]) for by in law.intervals_by.values()))
         console.print(table)
     if law.leave_one_out:
         console.print("\n[bold]Left out in turn[/bold]  the law of the others against each")
-        table = Table("", "runs", "mean error", "worst", "inside", box=None, pad_edge=False)
+        table = plain_table("", "runs", "mean error", "worst", "inside")
         for v in law.leave_one_out:
             name = v["left_out"] or f"{v['budget_flops']:.3g} FLOPs"
             table.add_row(name, str(v["rows"]), f"{v['mean_error']:+.2%}", f"{v['worst_error']:+.2%}", str(v["held"]))
         held, rows = (sum(v[k] for v in law.leave_one_out) for k in ("held", "rows"))
         console.print(table)
-        console.print(f"{held} of {rows} runs inside their {law.level:.0%} intervals", soft_wrap=True)
+        console.print(f"{held} of {rows} runs inside their {law.level:.0%} intervals")
     if law.curvature:
         console.print("\n[bold]Bends[/bold]  the square's coefficient where the law has a straight line, or no shape")
         for b in law.curvature:
             low, high = b["interval"]
             console.print(
                 f"{b['of']}: {b['coefficient']:+.3g} ({low:+.3g} to {high:+.3g}), p {b['p_value']:.2g}: {b['says']}",
-                soft_wrap=True,
             )
     if law.sensitivity:
         console.print(f"\n[bold]What the choices move[/bold]  best N and loss at {law.sensitivity['flops']:.3g} FLOPs")
-        table = Table("", "E", "alpha", "beta", "N_opt ~ C^", "best N", "loss", box=None, pad_edge=False)
+        table = plain_table("", "E", "alpha", "beta", "N_opt ~ C^", "best N", "loss")
         for row in law.sensitivity["rows"]:
             if row["failed"]:
-                table.add_row(row["choice"], row["failed"])
+                table.add_row(row["choice"], "failed")
             else:
                 numbers = (f"{row[k]:.4g}" for k in ("E", "alpha", "beta", "n_exponent"))
                 table.add_row(row["choice"], *numbers, compact(row["n_opt"]), f"{row['predicted_loss']:.4f}")
         console.print(table)
+        for row in law.sensitivity["rows"]:
+            if row["failed"]:
+                console.print(f"failed, {row['choice']}: {row['failed']}")
 
 
 def print_envelope(found: "Envelope") -> None:
     """The envelope of training curves: which runs are lowest, and the power laws through them."""
-    from rich.console import Console
 
-    console = Console(highlight=False)
+    console = wide_console()
     low, high = found.flops_range
     console.print(
         f"[bold]The envelope of {found.runs} curves[/bold]  {found.winners} runs are lowest somewhere, {low:.3g} to "
         f"{high:.3g} FLOPs",
-        soft_wrap=True,
     )
     for letter in "nd":
         exponent, ends = getattr(found, f"{letter}_exponent"), getattr(found, f"{letter}_exponent_interval")
         factor = getattr(found, f"{letter}_coefficient")
         console.print(f"{letter.upper()}_opt ~ C^{exponent:.4g}  ({_ends(ends)}, over runs), x {factor:.4g}")
     for note in found.notes:
-        console.print(f"note: {note}", style="yellow", soft_wrap=True)
+        console.print(f"note: {note}", style="yellow")
 
 
 def print_forms(laws: dict[str, Any]) -> None:
     """Laws of declared forms, out of law.json."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False, width=max(FORM_WIDTH, Console().width))
+    console = wide_console()
     for i, f in enumerate(laws["forms"]):
         source = f"; {f['source']}" if f["source"] else ""
         console.print(
             f"{chr(10) if i else ''}[bold]{f['equation']}[/bold]  {f['response_unit']}{source}", soft_wrap=True
         )
         ways = {k: v for k, v in f["intervals_by"].items() if k != "bootstrap"}
-        table = Table(
-            "", "value", f"{f['level']:.0%} interval", "standard error", *ways, "unit", box=None, pad_edge=False
-        )
+        table = plain_table("", "value", f"{f['level']:.0%} interval", "standard error", *ways, "unit")
         for name, value in f["values"].items():
             error = f"{f['standard_errors'][name]:.2g}"
             others = (_ends(by[name]) for by in ways.values())
@@ -192,16 +175,15 @@ def print_forms(laws: dict[str, Any]) -> None:
             table.add_row(name, f"{value:.4g}", _ends(f["intervals"][name]), "", *("" for _ in ways), style="dim")
         console.print(table)
         _warn(console, f["warnings"])
-        console.print(_status(f), soft_wrap=True)
+        console.print(_status(f))
         if c := f["check"]:
             mean, worst = (f"{c[k]:+.2%}" if c["relative"] else f"{c[k]:+.3g}" for k in ("mean_error", "worst_error"))
             console.print(
-                f"check: fitted without the {c['rows']} rows furthest out, the law predicts them within {mean} on "
-                f"average, {worst} at worst, {c['held']} inside their {c['level']:.0%} intervals",
-                soft_wrap=True,
+                f"check: fitted without the {counted(c['rows'], 'row')} furthest out, the law predicts them within "
+                f"{mean} on average, {worst} at worst, {c['held']} inside their {c['level']:.0%} intervals",
             )
         for note in f["notes"]:
-            console.print(f"note: {note}", style="yellow", soft_wrap=True)
+            console.print(f"note: {note}", style="yellow")
 
 
 def _status(f: dict[str, Any]) -> str:

@@ -40,7 +40,7 @@ def plan(
     stop_above_convergence: float | None = None,
     inference_tokens: float | None = None,
     target_loss: float | None = None,
-    probability: float = 0.90,
+    probability: float | None = None,
     level: float = 0.90,
     out: str = "",
     config_out: str = "",
@@ -69,8 +69,8 @@ def plan(
         mfu: share of the chip's peak that training reaches; if not given, what the runs behind the law reached on that
             chip, or an assumption that is printed.
         watts: average of a chip with its share of the host; the chip's TDP if not given.
-        pue: what the building takes over what its machines take; 1.1 is assumed if not given.
-        kg_per_kwh: CO2e of the grid; the United States' average if not given.
+        pue: what the building takes over what its machines take; $ARECA_PUE, or 1.1 is assumed, if not given.
+        kg_per_kwh: CO2e of the grid; that of $ARECA_REGION, or the United States' average, if not given.
         vocab_size: V, tokens in the vocabulary; that of the runs behind the law if not given.
         context: T, tokens in a sequence; that of the runs if not given.
         batch: sequences a step; that of the runs if not given.
@@ -85,7 +85,7 @@ def plan(
         target_loss: in place of a budget: the cheapest run that reaches this loss with --probability, by a law fitted
             to runs (a published one has no interval, so no probability); with
             --inference-tokens the loss to serve at, that of the budget's best run if not given.
-        probability: of reaching --target-loss.
+        probability: of reaching --target-loss; 0.9 if not given.
         level: probability that the interval holds the loss of one such run.
         out: write the plan here as JSON.
         config_out: write a configuration for `areca train` here, TOML if the name ends in .toml.
@@ -99,7 +99,8 @@ def plan(
     from areca.cli.target import plan_for_target
     from areca.config import to_dict
     from areca.errors import ConfigError
-    from areca.files import check_place, write_table
+    from areca.files import check_output, same_file, write_table
+    from areca.footprint.regions import given_here
     from areca.plan import Choice, Purchase, Request, make_plan, run_config
     from areca.plan.runconfig import about_store
     from areca.study import recipe
@@ -109,8 +110,19 @@ def plan(
             f"{'LAW and --law are both given' if law else 'LAW is missing'}; name one law, such as law.json or "
             "chinchilla; see `areca plan --help`."
         )
-    for path in filter(None, (out, config_out)):
-        check_place(path)  # so that neither is written if the other can't be
+    if probability is not None and (target_loss is None or inference_tokens is not None):
+        raise ConfigError(
+            f"--probability {probability:g} is that of reaching a --target-loss by a law; give --target-loss with it"
+            f"{', without --inference-tokens' if inference_tokens is not None else ''}, or leave it out."
+        )
+    if store and not config_out:
+        raise ConfigError(f"--store {store} goes into a configuration; give --config-out with it, or leave it out.")
+    given_here()  # ARECA_REGION and ARECA_PUE, before any work
+    for option, path in (("--out", out), ("--config-out", config_out)):
+        if path:  # so that neither is written if the other can't be
+            check_output(option, path, filter(None, (LAW or law, chip, store)))
+    if out and config_out and same_file(out, config_out):
+        raise ConfigError(f"--out and --config-out are both {config_out}; name two files.")
     if target_loss is not None and inference_tokens is None:
         given = {
             "flops": flops, "usd": usd, "usd_per_chip_hour": usd_per_chip_hour, "chip_hours": chip_hours,
@@ -120,8 +132,9 @@ def plan(
             "stop_above_convergence": stop_above_convergence,
         }  # fmt: skip
         return plan_for_target(
-            LAW or law, target_loss, probability, given, vocab_size=vocab_size, context=context, batch=batch,
-            level=level, out=out, config_out=config_out, store=store, json=json,
+            LAW or law, target_loss, 0.90 if probability is None else probability, given,
+            vocab_size=vocab_size, context=context, batch=batch, level=level, out=out, config_out=config_out,
+            store=store, json=json,
         )  # fmt: skip
     request = Request(
         law=LAW or law,

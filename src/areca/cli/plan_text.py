@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from areca.cli.tables import plain_table, wide_console
 from areca.cli.units import byte_size, compact
 from areca.counted import WORDS
 
@@ -11,9 +12,8 @@ if TYPE_CHECKING:
 
 def print_plan(p: "Plan") -> None:
     """The run, its loss, its neighbours, what it costs, and what to know of it."""
-    from rich.console import Console
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = wide_console()
     s, best = p.best.shape, p.best
     console.print(
         f"[bold]{best.n_params:,} parameters on {best.n_tokens:,} tokens[/bold]: {s['n_layers']} layers of D "
@@ -56,10 +56,8 @@ def _loss(p: "Plan") -> str:
 
 
 def _neighbours(p: "Plan") -> Any:
-    from rich.table import Table
-
     counts = size_columns(p.law)
-    table = Table("", *counts, "D", "D / N", "exact FLOPs", "6 N D", "loss", "", box=None, pad_edge=False)
+    table = plain_table("", *counts, "D", "D / N", "exact FLOPs", "6 N D", "loss", "")
 
     def row(name: str, c: "Candidate") -> None:
         sizes = (c.n_params, c.n_params_total)[: len(counts)]
@@ -94,6 +92,10 @@ def _choice(p: "Plan") -> str:
 
 def _from(p: "Plan") -> list[str]:
     lines = [f"budget: {p.budget_words or f'{p.budget_flops:.4g} exact FLOPs'}"]
+    if p.choice and p.choice["rule"] == "inference":
+        lines[0] += (
+            f"; this run, chosen for its service at {p.choice['loss']:.4f}, takes {p.best.flops_exact:.4g} to train"
+        )
     lines.append(law_words(p.law, p.best.n_params, p.best.n_params_total))
     if p.learning_rate:
         lines.append(f"learning rate: {p.learning_rate['value']:.4g}, {p.learning_rate['source']}")
@@ -119,10 +121,8 @@ def size_columns(law: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _recipe(console: Any, r: dict[str, Any]) -> None:
-    from rich.table import Table
-
     console.print(f"Kaplan's recipe for {r['pf_days']:.3g} PF-days (6 N D) at the critical batch, C_min half of it:")
-    table = Table("", "N", "D", "batch", "steps", "S_min", "loss", box=None, pad_edge=False)
+    table = plain_table("", "N", "D", "batch", "steps", "S_min", "loss")
     for which in ("fitted", "derived"):
         x = r[which]
         figures = [_size(x[k]) for k in ("n_params", "n_tokens", "batch_tokens", "steps", "s_min")]

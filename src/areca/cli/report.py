@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from areca.cli.options import call, print_json
+from areca.cli.units import counted
 
 
 def report(paths: list[Path], /, *, out: Path = Path("report"), figures: bool = False, json: bool = False) -> int:
@@ -38,10 +39,12 @@ def _say(summary: dict[str, Any], out: Path) -> None:
     if predicted is not None and achieved is not None:
         held = {True: "inside", False: "outside", None: "without"}[summary["covered"]]
         print(f"predicted {predicted:.4f}, achieved {achieved:.4f} nats per token: {held} the 90% interval")
+    drawn = {"plan": "a plan", "design": "a design of further runs"}
     number = len(summary["runs"])
-    what = [f"{number} run{'s' if number != 1 else ''}"] if number or summary["kind"] not in ("law", "plan") else []
+    what = [counted(number, "run")] if number or summary["kind"] not in ("law", "plan") else []
     what += ["a law"] if summary["law"] else []
-    print(f"{', '.join(what) or 'a plan'}; open {out / 'report.html'}")
+    what += [words for name, words in drawn.items() if name in summary["holds"]]
+    print(f"{', '.join(what)}; open {out / 'report.html'}")
 
 
 def run(argv: list[str]) -> int:

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from areca.cli.tables import plain_table, wide_console
+
 if TYPE_CHECKING:
     from areca.plan.target import TargetPlan
 
@@ -76,31 +78,25 @@ def plan_for_target(
 
 
 def _print(found: "TargetPlan") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from areca.cli.plan_text import law_words, size_columns, used_words
     from areca.cli.units import short
 
-    console = Console(highlight=False)
+    console = wide_console()
     plan, best = found.sure.plan, found.sure.plan.best
     console.print(
         f"the cheapest run with a loss of at most {found.target_loss:g} nats a token, {found.asked:.0%} of times:",
-        soft_wrap=True,
     )
     console.print(
         f"[bold]{best.n_params:,} parameters on {best.n_tokens:,} tokens[/bold]: {best.shape['n_layers']} layers of D "
         f"{best.shape['d_model']}, {best.shape['n_heads']} heads, {best.steps:,} steps of {plan.batch} x "
         f"{plan.context} tokens, [bold]{best.flops_exact:.4g} FLOPs[/bold]",
-        soft_wrap=True,
     )
     low, high = plan.interval or (float("nan"), float("nan"))
     console.print(
         f"predicted loss {plan.predicted_loss:.4f}, {plan.level:.0%} of such runs in {low:.4f} to {high:.4f}",
-        soft_wrap=True,
     )
     counts = size_columns(plan.law)
-    table = Table("", "reaches it", *counts, "D", "exact FLOPs", "loss", box=None, pad_edge=False)
+    table = plain_table("", "reaches it", *counts, "D", "exact FLOPs", "loss")
     for name, reach in (("this run", found.sure), ("an even chance", found.median)):
         if reach is not None:
             b = reach.plan.best
@@ -112,19 +108,17 @@ def _print(found: "TargetPlan") -> None:
         cells = (*sizes, short(near["n_tokens"]), f"{near['flops_exact']:.4g}", "")
         table.add_row(f"{name} the size", f"{found.asked:.1%}", *cells)
     console.print(table)
-    console.print(law_words(plan.law, best.n_params, best.n_params_total), soft_wrap=True)
+    console.print(law_words(plan.law, best.n_params, best.n_params_total))
     if found.certainty_costs is not None:
         console.print(
             f"certainty costs {found.certainty_costs:.3g} times the FLOPs of an even chance; the law's floor is "
             f"{found.floor:.4g}, and the most any run reaches {found.target_loss:g} with is "
             f"{found.largest_probability:.1%}",
-            soft_wrap=True,
         )
     if cost := plan.cost:
         console.print(
             f"about {cost['seconds'] / 3600:.3g} hours at the {cost['flops_per_second']:.3g} FLOP/s of {cost['of']}, "
             f"{used_words(cost)}",
-            soft_wrap=True,
         )
     for warning in found.warnings:
-        console.print(f"note: {warning}", style="yellow", soft_wrap=True)
+        console.print(f"note: {warning}", style="yellow")

@@ -24,6 +24,11 @@ def compact(value: float, low: float | None = None, *, figures: int = 3) -> str:
     return f"{'' if low is None else f'{low / size:.{figures}g} to '}{value / size:.{figures}g}{unit}"
 
 
+def counted(number: int, word: str) -> str:
+    """1 run, 12 runs."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     """11.4 s, 56.3 ms, 40.6 ns."""
     size, unit = _unit(seconds, ((1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")))

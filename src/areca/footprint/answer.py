@@ -10,8 +10,8 @@ from areca.files import json_kind, read_json
 from areca.footprint import cases, levers, planned, runs, when
 from areca.footprint.card import model_card
 from areca.footprint.cases import Case
-from areca.footprint.energy import GridIntensity, carbon_kg, check_pue
-from areca.footprint.regions import grid_of
+from areca.footprint.energy import DEFAULT_GRID, GridIntensity, carbon_kg, check_pue
+from areca.footprint.regions import given_here, grid_of
 
 
 def answer(
@@ -19,7 +19,7 @@ def answer(
     *,
     region: str = "",
     pue: float | None = None,
-    what_if: str = "",
+    what_if: str | None = None,
     embodied: str = "",
     intensity: str = "",
     hours: float | None = None,
@@ -38,7 +38,7 @@ def answer(
     grid = grid_of(region) if region else None
     if pue is not None:
         check_pue(pue, "--pue")
-    wanted = levers.parse(what_if) if what_if else None
+    wanted = None if what_if is None else levers.parse(what_if)
     table = when.read_intensity(intensity) if intensity else None
     if hours is not None and table is None:
         raise ConfigError(f"--hours is {hours:g}, but there is no table to find a window in; give --intensity.")
@@ -80,11 +80,17 @@ def _look(target: str, grid: GridIntensity | None, pue: float | None) -> tuple[C
             return case, footprint, {**about, "places": "several"}
     if path.suffix != ".json":
         known = "a run or a directory of runs, a result.json, a plan.json, or published:NAME"
-        raise DataError(f"{target} {'is none' if path.exists() else 'does not exist'}; name {known}.")
+        raise DataError(f"{target} {'is a file of another kind' if path.exists() else 'does not exist'}; name {known}.")
     value = read_json(path)
     if json_kind(value) == "plan":
-        case = _moved(cases.of_plan(value, path), grid, pue)
-        return case, runs.relocate(cases.plan_in(value)["cost"], case.grid, case.pue), {"of": "plan"}
+        case = cases.of_plan(value, path)
+        here, around = given_here()  # as when it is trained: in place of what the plan assumed, not of what it was told
+        if grid is None and case.grid == DEFAULT_GRID:
+            grid = here
+        if pue is None and (said := runs.WHY_PUE.search(case.source)) and said[1].startswith("assumed"):
+            pue = around
+        case = _moved(case, grid, pue)
+        return case, runs.relocate(cases.plan_in(value)["cost"], grid, pue), {"of": "plan"}
     if path.name == "result.json" and (path.parent / "run.json").exists():
         return _look(str(path.parent), grid, pue)
     value = runs.result_footprint(path)

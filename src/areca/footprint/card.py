@@ -40,8 +40,8 @@ def model_card(
         about = f"{embodied['kind']}, {embodied['source']}"
         lines.append(f"- **Embodied carbon, not in the above:** {quantity(embodied['value'], 'kg CO2e')}; {about}")
     if runs:
-        said = ", ".join(f"{n} {how}" for how, n in runs.items())
-        lines.append(f"- **Counted:** {sum(runs.values())} runs ({said})")
+        said, number = ", ".join(f"{n} {how}" for how, n in runs.items()), sum(runs.values())
+        lines.append(f"- **Counted:** {number} run{'s' if number != 1 else ''} ({said})")
     lines.append(f"- **How the energy is known:** {energy.get('source') or case.source}")
     if gaps := energy.get("gaps"):
         lines.append(f"- **Not in it or not seen:** {'; '.join(gaps)}")

@@ -8,6 +8,7 @@ Gross carbon counts what the place's grid emits; net carbon leaves out energy th
 same hours. They are separate keys (`carbon_kg`, `carbon_net_kg`) and are never added to each other.
 """
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from areca.runtime import processor_name
 
 NO_PUE = 1.0  # a laptop or a desk has no datacenter around it
 HIGHEST_PUE = 5.0  # more is a percentage or a slip
+LEAST_WATTS, MOST_WATTS = 1.0, 1e5  # of one chip, with its share of a host
 HIGHEST_KG_PER_KWH = 2.0  # no country's or region's grid reaches it; more is g/kWh or kg/MWh
 KINDS = ("measured", "estimated", "assumed")  # from the most certain to the least; a kind begins with one of them
 UNKNOWN = "unknown"  # or with this, where there is no value
@@ -88,6 +90,18 @@ def check_pue(pue: float, name: str = "pue") -> float:
             "such as 1.1."
         )
     return pue
+
+
+def check_watts(watts: float, name: str) -> float:
+    """`watts` of one chip; ConfigError for what no chip with its share of a host draws, with the unit it may be in."""
+    if not LEAST_WATTS <= watts <= MOST_WATTS:
+        unit = "kilowatts" if 0 < watts < LEAST_WATTS else "milliwatts, or of all chips together" if watts > 0 else ""
+        guess = f" ({watts:g} may be in {unit})" if unit and math.isfinite(watts) else ""
+        raise ConfigError(
+            f"{name} is {watts:g}; it is the average of one chip in watts, from {LEAST_WATTS:g} to {MOST_WATTS:,.0f} "
+            f"such as 400{guess}."
+        )
+    return watts
 
 
 def estimate_run(

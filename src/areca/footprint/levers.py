@@ -14,11 +14,12 @@ from typing import Any
 from areca import chips
 from areca.errors import ConfigError, closest
 from areca.footprint.cases import Case
-from areca.footprint.energy import GridIntensity, check_pue, tagged
+from areca.footprint.energy import GridIntensity, check_pue, check_watts, tagged
 from areca.footprint.power import ACHIEVED, chip_power, key_of
 from areca.footprint.regions import grid_of, number
 
 KIND = "estimated (what-if)"
+LEAST_FLOPS, MOST_FLOPS, MOST_TFLOPS = 1e6, 1e30, 1e5  # what is no slip; all published trainings are far inside
 SETTINGS = {
     "flops": "Model: training FLOPs of the other model",
     "chip": "Machine: another chip",
@@ -61,6 +62,8 @@ def parse(text: str) -> dict[str, str]:
         raise ConfigError("--what-if is empty; write it as region=iowa,chip=tpu-v4,pue=1.1.")
     if "region" in found and ("gross" in found or "net" in found):
         raise ConfigError("--what-if has region and an intensity (gross or net); give one of them.")
+    if "tflops" in found and "mfu" in found:
+        raise ConfigError("--what-if has tflops and mfu, which both say how fast a chip is; give one of them.")
     return found
 
 
@@ -119,6 +122,11 @@ def _model(case: Case, settings: Mapping[str, str]) -> Lever | None:
     if not case.flops:
         raise ConfigError(f"the FLOPs of {case.name} are not known, so flops= has nothing to compare with.")
     flops = _positive(settings, "flops")
+    if not LEAST_FLOPS <= flops <= MOST_FLOPS:
+        raise ConfigError(
+            f"flops is {flops:g}; it is the FLOPs of a whole training, from {LEAST_FLOPS:g} to {MOST_FLOPS:g} such as "
+            "3e23 (no PFLOPs and no FLOP/s)."
+        )
     factor = case.flops / flops
     return Lever("Model", f"{case.flops:.3g} to {flops:.3g} FLOPs", factor, factor, factor)
 
@@ -132,7 +140,11 @@ def _machine(case: Case, settings: Mapping[str, str]) -> Lever | None:
         )
     chip = settings.get("chip", "")
     watts = (
-        _positive(settings, "watts") if "watts" in settings else chip_power(chip).watts if chip else case.watts_per_chip
+        check_watts(number(settings["watts"], "watts"), "watts")
+        if "watts" in settings
+        else chip_power(chip).watts
+        if chip
+        else case.watts_per_chip
     )
     speed = _speed(case, chip, settings)
     factor = (case.watts_per_chip / case.flops_per_chip) / (watts / speed)
@@ -146,7 +158,7 @@ def _machine(case: Case, settings: Mapping[str, str]) -> Lever | None:
 def _speed(case: Case, chip: str, settings: Mapping[str, str]) -> float:
     """FLOP/s of the other chip: given, by MFU, as a published run reached, or at this run's own MFU."""
     if "tflops" in settings:
-        return 1e12 * _positive(settings, "tflops")
+        return 1e12 * _reached(_positive(settings, "tflops"), chip or case.chip)
     mfu = _positive(settings, "mfu") if "mfu" in settings else None
     if mfu is not None and mfu > 1:
         raise ConfigError(f"mfu is {mfu:g}; it is a share of the chip's peak, at most 1.")
@@ -167,6 +179,24 @@ def _speed(case: Case, chip: str, settings: Mapping[str, str]) -> float:
             f"what {name} would reach is not known: {case.name} has no MFU to carry over; give mfu= or tflops=."
         )
     return mfu * peak
+
+
+def _reached(tflops: float, chip: str) -> float:
+    """`tflops` of one chip; ConfigError above its highest published peak, or where that is not known above any chip's.
+
+    The highest is of all number formats, so that nothing is refused that a chip might reach.
+    """
+    try:
+        found = chips.chip(chip)
+        most, of = max(found.peak_flops.values()) / 1e12, f"the peak of {found.name}"
+    except ConfigError:
+        most, of = MOST_TFLOPS, "more than any chip's"
+    if tflops > most:
+        raise ConfigError(
+            f"tflops is {tflops:g}; it is what one chip reaches in TFLOP/s, above 0 and at most {most:,.5g}, {of} "
+            "(is it in GFLOP/s, or of all chips together?)."
+        )
+    return tflops
 
 
 def _own_mfu(case: Case) -> float | None:

@@ -90,6 +90,12 @@ def here(environ: Mapping[str, str] = os.environ) -> Location:
     return Location(grid, pue, source)
 
 
+def given_here(environ: Mapping[str, str] = os.environ) -> tuple[GridIntensity | None, float | None]:
+    """(grid, PUE) as $ARECA_REGION and $ARECA_PUE give them, None for what they do not; raises as `here`."""
+    place = here(environ)
+    return place.grid if environ.get(REGION) else None, place.pue if environ.get(PUE) else None
+
+
 def number(text: str, name: str) -> float:
     """The number in `text`; ConfigError names the setting."""
     try:

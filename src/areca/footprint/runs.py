@@ -5,6 +5,7 @@ that no record covers from their seconds in metrics.jsonl at what the machine is
 """
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +93,9 @@ def total_case(name: str, runs: list[RunCost]) -> Case:
     )  # fmt: skip
 
 
+WHY_PUE = re.compile(r"; PUE [\d.]+ (assumed,.*|given in \w+)$")
+
+
 def relocate(found: Mapping[str, Any], grid: GridIntensity | None, pue: float | None) -> dict[str, Any]:
     """The same energy with another grid or PUE, where one is given; what the machines drew is kept."""
     energy = dict(found["energy_kwh"])
@@ -100,6 +104,7 @@ def relocate(found: Mapping[str, Any], grid: GridIntensity | None, pue: float | 
     energy.pop("unit", None)
     if pue is not None:
         energy["pue_source"] = "as given"
+        source = WHY_PUE.sub("", source)  # of a plan, which says what it assumed
     new = old if pue is None else pue
     grid = grid or grid_in(found)
     kwh = None if value is None else value / old * new

@@ -1,10 +1,12 @@
 """The levers as a figure: a bar before, what each lever takes away, a bar after. SVG or PNG."""
 
+import io
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from areca.errors import ConfigError
+from areca.files import write_atomic
 
 PANELS = (("energy_kwh", "kWh"), ("carbon_kg", "kg CO2e, gross"), ("carbon_net_kg", "kg CO2e, net"))
 BEFORE, LESS, MORE = "#5b6770", "#2a9d6f", "#c8553d"
@@ -30,8 +32,9 @@ def waterfall(found: dict[str, Any], path: Path | str) -> None:
     for ax, (key, unit) in zip(axes, panels, strict=True):
         _panel(ax, steps, key, unit)
     figure.suptitle(found["case"], fontsize=10)
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=200)
+    content = io.BytesIO()
+    figure.savefig(content, format=Path(path).suffix[1:], dpi=200)
+    write_atomic(path, content.getvalue())
 
 
 def _panel(ax: Any, steps: list[dict[str, Any]], key: str, unit: str) -> None:

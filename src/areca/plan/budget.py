@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from areca.chips import Chip, chip
 from areca.errors import ConfigError, check_at_least_one, check_positive
-from areca.footprint.energy import check_intensity
+from areca.footprint.energy import check_intensity, check_watts
 
 ASSUMED_MFU = 0.40
 WHY_ASSUMED = "assumed (published: GPT-3 21.3%, Gopher 32.5%, PaLM 540B 46.2%)"
@@ -45,6 +45,8 @@ class Purchase:
             raise ConfigError(f"{both} are both budgets; give one of them, and let the others follow from it.")
         for name, example in EXAMPLES.items():
             check_positive(_option(name), getattr(self, name), example)
+        if self.watts is not None:
+            check_watts(self.watts, "--watts")
         if self.kg_per_kwh is not None:
             check_intensity(self.kg_per_kwh, "--kg-per-kwh")
         check_at_least_one("--chips", self.chips)

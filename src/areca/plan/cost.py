@@ -3,6 +3,7 @@
 from typing import Any
 
 from areca.footprint import DEFAULT_GRID, GridIntensity, energy_kwh, tagged
+from areca.footprint.regions import PUE, given_here
 from areca.plan.budget import Machine, Purchase
 
 # Patterson et al. 2021: large cloud sites have 1.09 to 1.12, the average of the United States is 1.59.
@@ -39,7 +40,13 @@ def footprint(machine: Machine, purchase: Purchase, chip_hours: float) -> dict[s
     else:
         watts, kind = float(machine.chip.tdp_watts or 0), "estimated (TDP)"
         source = f"TDP of {machine.chip.name} alone, without its host"
-    pue, source = (purchase.pue, source) if purchase.pue is not None else (ASSUMED_PUE, f"{source}; {WHY_PUE}")
-    grid = DEFAULT_GRID if purchase.kg_per_kwh is None else GridIntensity(purchase.kg_per_kwh, "as given")
+    here, around = given_here()
+    if purchase.pue is not None:
+        pue = purchase.pue
+    elif around is not None:
+        pue, source = around, f"{source}; PUE {around:g} given in {PUE}"
+    else:
+        pue, source = ASSUMED_PUE, f"{source}; {WHY_PUE}"
+    grid = (here or DEFAULT_GRID) if purchase.kg_per_kwh is None else GridIntensity(purchase.kg_per_kwh, "as given")
     kwh = energy_kwh(hours=chip_hours, chips=1, watts=watts, pue=pue)
     return tagged(kwh, kind=kind, watts=watts, source=source, pue=pue, grid=grid)

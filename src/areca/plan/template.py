@@ -14,6 +14,7 @@ from areca.config import RunConfig, from_dict
 from areca.errors import DataError
 from areca.files import read_json
 from areca.footprint import GridIntensity, tagged
+from areca.footprint.regions import PUE, given_here
 from areca.laws import LawReport, fit_laws, load
 from areca.laws.published import LAWS
 from areca.laws.reading.sweeps import best_rates
@@ -126,14 +127,18 @@ def cost_at(template: Template | None, flops: float) -> dict[str, Any] | None:
     try:
         speed = result["flops_exact"] / result["seconds"]
         energy = result["energy_kwh"]
-        grid = GridIntensity(**result["carbon_kg"]["grid"])
+        here, pue = given_here()
+        grid = here or GridIntensity(**result["carbon_kg"]["grid"])
         # The run's energy is also that of compiling and evaluating, which a longer run does not do as often.
         kwh = energy["value"] * energy.get("training_share", 1.0) * flops / result["flops_exact"]
         kind = energy["kind"]
         if kind == "measured":
             kind = "estimated (from the measured power of a smaller run)"
         source = f"{template.name}: {energy['source']}"
-        footprint = tagged(kwh, kind=kind, watts=energy["watts"], source=source, pue=energy["pue"], grid=grid)
+        if pue is not None:
+            kwh, source = kwh / energy["pue"] * pue, f"{source}; PUE {pue:g} given in {PUE}"
+        pue = energy["pue"] if pue is None else pue
+        footprint = tagged(kwh, kind=kind, watts=energy["watts"], source=source, pue=pue, grid=grid)
     except (KeyError, TypeError, ZeroDivisionError):
         return None
     return {"seconds": flops / speed, "flops_per_second": speed, "of": template.name, **footprint}

@@ -12,7 +12,7 @@ import numpy as np
 
 from areca import __version__
 from areca.errors import ConfigError
-from areca.files import write_atomic, write_json
+from areca.files import check_output, write_atomic, write_json
 from areca.report import curves, sections, spikes
 from areca.report.checkpage import check_parts, other_parts
 from areca.report.costs import costs
@@ -45,27 +45,34 @@ def build_report(paths: Sequence[Path | str], out_dir: Path | str, *, figures: b
     """Writes `out_dir`/report.html and report.json from files under `paths`, and returns report.json's content.
 
     `paths` are any of law.json, plan.json, design.json, a quickstart's directory, a ladder's, run directories. With
-    `figures` every figure of the page is also written as SVG and PNG (see `static`). Raises DataError for a path that
+    `figures` every figure of the page is also written as SVG and PNG (see `static`), and those that an earlier report
+    left there and this one has not are removed. Raises DataError for a path that
     is none of these or holds a damaged file, before anything is written.
     """
     found = gather(paths)
     out = Path(out_dir)
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out} is a file; name a directory.")
+    for name in ("report.html", "report.json"):
+        check_output("--out's", out / name, paths)
     with np.errstate(all="ignore"):  # a law can be absurd; what is not finite becomes a gap
         view = View.of(found)
         summary = summarise(view)
         html = render(view, summary)
         if figures:
-            from areca.report.static import pictures
+            from areca.report import static
 
-            drawn = pictures(view.drawn)
+            drawn = static.pictures(view.drawn)
+            for name in drawn:
+                check_output("--out's", out / name, paths)
     out.mkdir(parents=True, exist_ok=True)
     write_atomic(out / "report.html", html)
     write_json(out / "report.json", summary)
     if figures:
         for name, content in drawn.items():
             write_atomic(out / name, content)
+        for name in static.earlier(out) - drawn.keys():  # of an earlier page, which would pass for this one's
+            (out / name).unlink(missing_ok=True)
     return summary
 
 

@@ -10,6 +10,7 @@ import re
 from functools import cache
 from html import unescape
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -30,6 +31,11 @@ SHAPES = {
     "circle": "o", "square": "s", "triangle-up": "^", "diamond": "D", "cross": "P", "pentagon": "p", "star": "*",
     "x": "x", "triangle-left": "<",
 }  # fmt: skip
+NAMES = re.compile(  # of figures
+    r"training|internals|law|fit|observed|valleys|optima|residuals-\w+|quantiles|held-out|left-out|choices-\w+|"
+    r"form-\d+(-residuals)?|plan|design|overview"
+)
+MARKS = {".svg": b"<dc:title>areca</dc:title>", ".png": b"Software\0areca"}
 DASHES = {"solid": "-", "dash": "--", "dot": ":"}
 STYLE: dict[Any, Any] = {
     "axes.edgecolor": "#5c6570", "axes.labelcolor": "#1b1f24", "axes.spines.right": False, "axes.spines.top": False,
@@ -53,6 +59,16 @@ def pictures(drawn: dict[str, Figure]) -> dict[str, bytes]:
             for ax, figure in zip(both.subplots(1, 2), pair, strict=True):
                 _paint(ax, figure, figure["data"], "xaxis", "yaxis", SINGLE)
             found |= _saved(both, "overview")
+    return found
+
+
+def earlier(directory: Path) -> set[str]:
+    """Names of the figures in `directory` that are ours: by their names, and by the mark that `_saved` leaves."""
+    found = set()
+    for path in directory.iterdir():
+        mark = MARKS.get(path.suffix)
+        if mark and NAMES.fullmatch(path.stem) and path.is_file() and mark in path.read_bytes()[:4096]:
+            found.add(path.name)
     return found
 
 

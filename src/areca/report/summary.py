@@ -25,6 +25,7 @@ def summarise(view: View) -> dict[str, Any]:
             summary[name] = origin.to_dict()
     net = total(found.all_runs, "carbon_net_kg")
     summary |= {
+        "holds": [name for name in ("law", "plan", "design") if getattr(found, name) is not None],
         "runs": [row(run) for run in found.all_runs],
         "law": _law(view.law),
         "energy_kwh": total(found.all_runs, "energy_kwh"),
