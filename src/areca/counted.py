@@ -36,7 +36,7 @@ def says_n_count(column: str) -> bool:
 
 def flops_count(column: str, rows: Sequence[Row]) -> FlopsCount:
     """How rows count C, by what the column was called or how it was derived, and by the numbers."""
-    if "exact" in column:
+    if "exact" in column.lower():
         return "exact"
     if rows:
         six = all(abs(c / (6 * n * d) - 1) < SIX for n, d, c in rows)

@@ -12,7 +12,7 @@ import numpy as np
 
 from areca.errors import DataError, closest
 from areca.laws.reading import cells
-from areca.laws.reading.columns import Found, Reading, derive, hint, match, option, read, unit_of
+from areca.laws.reading.columns import Found, Reading, derive, hint, match, option, read, unit_of, with_units_of
 from areca.laws.reading.formats import Table, read_table_file
 from areca.laws.reading.observations import QUANTITIES, Observations
 from areca.laws.reading.quantities import KNOWN, OTHERS, SYMBOLS
@@ -178,6 +178,7 @@ def _observations(table: Table, reading: Reading, fit_first: bool) -> Observatio
         used = {name: name for name in QUANTITIES} | used  # one that a run lacks is missed by name
     else:
         _check_enough(table, used, fit_first)
+        reading = with_units_of(reading, used)
     found = read(table, used, reading, needed=QUANTITIES)
     given = set(found.values)
     notes += [*found.notes, *_derived(table, found)]
@@ -206,6 +207,7 @@ def _columns(table: Table, wanted: Sequence[str], optional: Sequence[str], readi
     lacks = [name for name in wanted if name not in used]
     if lacks and set(lacks) <= set(SIZES):  # the other two can stand in for the third
         used, notes = match(table, [*names, *SIZES], reading.mapping)
+    reading = with_units_of(reading, used)
     told = {name: unit_of(table, name, column, reading.units) for name, column in used.items() if name in wanted}
     beside = {unit.needs(name) for name, unit in {**reading.units, **told}.items()} - {""}
     if beside - set(used):
