@@ -120,8 +120,13 @@ def test_embeddings_counted_in_n_are_asked_about(tmp_path):
     (note,) = _load(tmp_path, n=N + embeddings).notes
     assert "does N count embeddings" in note
     assert f"{embeddings.min():.2g} to {embeddings.max():.2g}" in note
-    (note,) = _load(tmp_path, c=6 * (N + embeddings) * D).notes
+    exact = _load(tmp_path, c=6 * (N + embeddings) * D)
+    (note,) = exact.notes
     assert "as exact FLOPs do" in note
+    # They are compared as that: not by a median of C / N D, which no small run has.
+    assert exact.columns["flops"] == "flops (exact FLOPs)"
+    assert exact.flops_counts == "exact"
+    assert exact.flops_of(1e8, 1e9, exact=7e17) == 7e17
     # Neither noise of a few percent nor a constant factor is a drift.
     wobble = np.exp(np.random.default_rng(0).normal(0, 0.02, len(N)))
     assert _load(tmp_path, c=C * wobble).notes == ()

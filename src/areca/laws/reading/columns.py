@@ -109,7 +109,7 @@ def _total(table: Table, used: dict[str, str], taken: dict[str, str], mapping: M
 
 
 def with_units_of(reading: Reading, used: Mapping[str, str]) -> Reading:
-    """The reading, with a unit that was named for a count of all parameters or for exact FLOPs where they are N or C."""
+    """The reading, in which a unit named for all parameters or exact FLOPs is that of N or C where they are it."""
     units = dict(reading.units)
     for name, other in (("n_params", "n_params_total"), ("flops", "flops_exact")):
         if other in units and other not in used and name in used and name not in units:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from areca.counted import n_count
+from areca.counted import EXACT, n_count
 from areca.errors import DataError
 from areca.laws.reading.columns import Found
 from areca.laws.reading.formats import Table
@@ -100,7 +100,7 @@ def _of_ratio(table: Table, found: Found, sure: set[str]) -> list[str]:
         raise DataError(_slip(table, found, f"C is {middle:.4g} times 6 N D", "n_tokens", f"steps:{middle:.6g}"))
     if 0.31 < middle < 0.36 and ratio.max() < 1.1 * ratio.min():
         return [f"C is a third of 6 N D in {table.path.name}: is it the forward pass alone, 2 N D?"]
-    drift = _of_embeddings(table, n, ratio)
+    drift = _of_embeddings(table, found, ratio)
     if not drift and not 0.3 < middle < 30:
         return [f"C is {middle:.2g} times 6 N D in {table.path.name}: check the units of its columns."]
     return drift
@@ -129,12 +129,13 @@ def _slip(table: Table, found: Found, seen: str, name: str, unit: str) -> str:
     )
 
 
-def _of_embeddings(table: Table, n: np.ndarray, ratio: np.ndarray) -> list[str]:
+def _of_embeddings(table: Table, found: Found, ratio: np.ndarray) -> list[str]:
     """Does C / 6 N D drift with N as embeddings would make it?
 
     With N' = N - v counted in C = 6 N' D the ratio is 1 - v / N, with output logits in C and not in N it is 1 + v / N;
-    v, vocabulary times width, grows slower than N, about as its cube root.
+    v, vocabulary times width, grows slower than N, about as its cube root. C of the second kind is called exact from here on.
     """
+    n = found.values["n_params"]
     apart = np.abs(ratio - 1)
     if len(np.unique(n)) < 4 or apart.max() < 0.05 or (np.sign(ratio - 1) != np.sign(ratio[0] - 1)).any():
         return []
@@ -151,6 +152,8 @@ def _of_embeddings(table: Table, n: np.ndarray, ratio: np.ndarray) -> list[str]:
             f"{drift} in {table.path.name}: does N count embeddings ({v[i]:.2g} to {v[j]:.2g} parameters) that C does "
             "not? A law wants N without them: they bend it at small sizes."
         ]
+    if (count := found.described["flops"]) and "exact" not in count.lower():
+        found.described["flops"] = f"{count} ({EXACT})"  # what `areca.counted` goes by
     return [
         f"{drift} in {table.path.name}, as exact FLOPs do, which have the logits ({v[i]:.2g} to {v[j]:.2g} parameters "
         "worth) and attention in them; a budget for this law is then in exact FLOPs too."
