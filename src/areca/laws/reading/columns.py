@@ -44,6 +44,7 @@ class Found:
     described: dict[str, str]  # quantity -> its column, or how it was derived
     notes: list[str]
     used: dict[str, str]  # quantity -> column
+    warnings: list[str] = field(default_factory=list)  # what makes a law of them no result to build on
 
 
 def option(name: str) -> str:

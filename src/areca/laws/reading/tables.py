@@ -123,13 +123,13 @@ def load_columns(
     for table, its in _tables(paths, where, reading, flops_kind, rates):
         found = _columns(table, wanted, [*optional, "seed"], its)
         if not table.known:
-            found.notes += questions(table, found, set(found.used), set(reading.units))
+            found.notes += questions(table, found, set(found.used), reading.units)
         for name, parts in values.items():
             parts.append(found.values.get(name, np.full(len(table.rows), np.nan)))
         label += [row.label or row.where for row in table.rows]
         groups += _group(table, group)
         identity += _identity(table, its)
-        notes += [*table.notes, *found.notes]
+        notes += [*table.notes, *found.warnings, *found.notes]
         described.append(found.described)
     whole = {name: np.concatenate(parts) for name, parts in values.items()}
     there = {k: v for k, v in whole.items() if k in wanted or (k in optional and np.isfinite(v).any())}
@@ -183,7 +183,7 @@ def _observations(table: Table, reading: Reading, fit_first: bool) -> Observatio
     given = set(found.values)
     notes += [*found.notes, *_derived(table, found)]
     if not table.known:
-        notes += questions(table, found, given, set(reading.units))
+        notes += questions(table, found, given, reading.units)
     budget = None
     if BUDGET in table.available:
         budget = cells.numbers(table, BUDGET, gaps=True)
@@ -197,6 +197,7 @@ def _observations(table: Table, reading: Reading, fit_first: bool) -> Observatio
         columns=found.described,
         others={k: v for k, v in found.values.items() if k not in QUANTITIES and np.isfinite(v).any()},
         group=tuple(_group(table, reading.group)),
+        warnings=tuple(found.warnings),
     )
 
 
@@ -289,4 +290,5 @@ def _join(parts: list[Observations]) -> Observations:
     described = {k: v for part in reversed(parts) for k, v in part.columns.items()}
     if len({part.flops_counts for part in parts}) > 1:
         described["flops"] = "as each table counts it"
-    return Observations.from_dicts(rows, (*notes, *mixed_sizes([part.columns for part in parts])), described)
+    joined = Observations.from_dicts(rows, (*notes, *mixed_sizes([part.columns for part in parts])), described)
+    return replace(joined, warnings=tuple(dict.fromkeys(w for part in parts for w in part.warnings)))
