@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from areca.errors import DataError
-from areca.laws import load, load_columns
+from areca.laws import LawReport, fit_laws, load, load_columns
 
 PF_DAY = 1e15 * 86_400
 N = np.repeat([1e7, 3e7, 1e8, 3e8, 1e9], 4)
@@ -313,3 +313,18 @@ def test_a_column_that_is_not_flops_is_asked_about(tmp_path):
         DataError, match=r"C / 6 N is at most 533 tokens in .* --unit flops=pf-days or --unit flops=flops"
     ):
         load([path], flops="x")
+
+
+def test_repeated_data_taken_for_new_is_warned_of(tmp_path):
+    columns = {"n_params": N, "n_tokens": D, "unique_tokens": np.full(len(N), 1e9), "loss": L}
+    (warning,) = load([_table(tmp_path, columns)]).warnings  # D of 0.5, 2, 8 and 32e9
+    assert warning.startswith("15 of 20 rows of runs.csv repeat their unique tokens, 10 of them more than 4 times (up")
+    assert "fit --form data-constrained" in warning
+    assert load([_table(tmp_path, columns | {"unique_tokens": D})]).warnings == ()
+    form = load_columns([_table(tmp_path, columns)], ["n_params", "n_tokens", "unique_tokens", "loss"], {})
+    assert not any("repeat" in note for note in form.notes)
+    rng = np.random.default_rng(0)
+    columns["loss"] = L * np.exp(rng.normal(0, 1e-3, len(L)))
+    report = fit_laws(load([_table(tmp_path, columns)]), samples=20, deep=False)
+    assert warning in report.warnings
+    assert warning in LawReport.from_dict(report.to_dict(), "law.json").warnings

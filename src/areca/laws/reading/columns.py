@@ -5,6 +5,7 @@ when it is named by the user, when it has the quantity's name, or when it has a 
 has; the last is said in a note. Complaints name the file, the row, the column and the value.
 """
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -85,11 +86,11 @@ def match(table: Table, names: Iterable[str], mapping: Mapping[str, str]) -> tup
     if "loss" in taken and "train" in _compact(taken["loss"]):
         notes.append(f"{taken['loss']!r} is a training loss; a held-out one says more (--loss COLUMN).")
     if used.get("loss") == "loss" and not mapping.get("loss") and (other := _usual(table, "loss", used, groups=1)):
-        notes.append(f"the loss is 'loss'; if {other!r} is the held-out one, say --loss {_quoted(other)}.")
+        notes.append(f"the loss is 'loss'; if {other!r} is the held-out one, say --loss {quoted(other)}.")
     total = (used | taken).get("n_params_total")
     if total and "n_params" in used | taken and not {"n_params", "n_params_total"} & set(mapping):
         column = (used | taken)["n_params"]
-        notes.append(f"N is {column!r} and not {total!r}, which counts embeddings too (--n-params {_quoted(total)}).")
+        notes.append(f"N is {column!r} and not {total!r}, which counts embeddings too (--n-params {quoted(total)}).")
     return used | taken, notes
 
 
@@ -175,7 +176,19 @@ def hint(table: Table, name: str, used: Mapping[str, str]) -> str:
     return f"; it may be {' or '.join(columns[:4])}" if columns else ""
 
 
-def _quoted(column: str) -> str:
+def unread(table: Table, name: str) -> str:
+    """The clause `: it has more than one column 'val_loss'` or the like of what would be taken by its name, or ""."""
+    for column in usual_names(name, table.available):
+        if f"{DOUBLED}{column}" in table.columns:
+            return f": it has more than one column {column!r} (rename one)"
+        cell = table.rows[0].cells.get(column)
+        if column not in _candidates(table, {}):
+            shown = repr(json.dumps(cell)) if cell is None or isinstance(cell, bool) else repr(str(cell)[:40])
+            return f": {column!r} has no number, as {shown} in {table.rows[0].where.removeprefix(f'{table.path} ')}"
+    return ""
+
+
+def quoted(column: str) -> str:
     return f"'{column}'" if re.search(r"[^\w./-]", column) else column
 
 

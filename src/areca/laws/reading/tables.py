@@ -12,12 +12,24 @@ import numpy as np
 
 from areca.errors import DataError, closest
 from areca.laws.reading import cells
-from areca.laws.reading.columns import Found, Reading, derive, hint, match, option, read, unit_of, with_units_of
+from areca.laws.reading.columns import (
+    Found,
+    Reading,
+    derive,
+    hint,
+    match,
+    option,
+    quoted,
+    read,
+    unit_of,
+    unread,
+    with_units_of,
+)
 from areca.laws.reading.formats import Table, read_table_file
 from areca.laws.reading.observations import QUANTITIES, Observations
 from areca.laws.reading.quantities import KNOWN, OTHERS, SYMBOLS
 from areca.laws.reading.questions import mixed_sizes, questions
-from areca.laws.reading.repeats import Duplicates, check_duplicates
+from areca.laws.reading.repeats import Duplicates, check_duplicates, repeated_data
 from areca.laws.reading.rundirs import BUDGET, FlopsKind, Rates, read_runs
 from areca.laws.reading.rundirs import run_directories as run_directories  # areca.plan finds the runs of a law with it
 from areca.laws.reading.tensorboard import holds_events, read_tensorboard
@@ -184,6 +196,8 @@ def _observations(table: Table, reading: Reading, fit_first: bool) -> Observatio
     notes += [*found.notes, *_derived(table, found)]
     if not table.known:
         notes += questions(table, found, given, reading.units)
+        if "unique_tokens" in found.values:
+            found.warnings += repeated_data(table, found)
     budget = None
     if BUDGET in table.available:
         budget = cells.numbers(table, BUDGET, gaps=True)
@@ -266,7 +280,8 @@ def _check_enough(table: Table, used: dict[str, str], fit_first: bool) -> None:
     listed = f"(its columns: {table.listed})."
     if "loss" not in used:
         how = _fit_it(table, "--loss") if fit_first else "name it with --loss"
-        raise DataError(f"{table.path} has no column 'loss'; {how}{hint(table, 'loss', used)} {listed}")
+        why = unread(table, "loss")
+        raise DataError(f"{table.path} has no column 'loss'{why}; {how}{hint(table, 'loss', used)} {listed}")
     given = [name for name in SIZES if name in used]
     if len(given) < 2:
         how = "name them with --n-params, --n-tokens and --flops"
@@ -275,8 +290,14 @@ def _check_enough(table: Table, used: dict[str, str], fit_first: bool) -> None:
         if table.advice:
             how = f"{how}; {table.advice}"
         hints = "".join(hint(table, name, used).replace("it may be", f"{SYMBOLS[name]} may be") for name in SIZES)
+        if "n_tokens" not in given and (steps := used.get("steps", "")):
+            hints += (
+                f"; D may be {steps!r} times the tokens in a step (--n-tokens {quoted(steps)} --unit n_tokens=steps, "
+            )
+            hints += "with a column batch_tokens, or steps:BATCH with batch times context)"
+        why = "".join(unread(table, name) for name in SIZES if name not in given)
         have = " and ".join(given) or "none"
-        raise DataError(f"{table.path} needs two of N, D and C and has {have}; {how}{hints} {listed}")
+        raise DataError(f"{table.path} needs two of N, D and C and has {have}{why}; {how}{hints} {listed}")
 
 
 def _fit_it(table: Table, *options: str) -> str:
