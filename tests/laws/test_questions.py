@@ -281,6 +281,14 @@ def test_every_unit_that_would_make_c_come_to_6_n_d_is_offered(tmp_path, slip, u
     _refused(tmp_path, f"--unit {units}", **slip)
 
 
+@pytest.mark.parametrize(
+    ("factor", "unit"), [(1e-9, "flops=gflops"), (1e-3, "flops=kflops"), (1000, "n_tokens=K"), (1024, "sequences:1024")]
+)
+def test_exact_flops_in_another_unit_are_no_exact_flops_of_large_embeddings(tmp_path, factor, unit):
+    exact = 6 * (N + 50_000 * 9.3 * N ** (1 / 3)) * D
+    _refused(tmp_path, unit, c=factor * exact)
+
+
 def test_small_counts_are_asked_in_the_unit_that_c_tells(tmp_path):
     n = np.repeat([4e3, 2e4, 6e4, 1e5, 1.89e5], 4)
     small = {"n": n / 1e6, "c": 6 * n * D}

@@ -19,6 +19,7 @@ from areca.laws.reading.units import SCALES, Unit
 
 MIXED = 100.0  # C / 6 N D of rows in one unit never jumps by as much
 HIGHEST_LOSS = 13.0  # nats: ln V of a vocabulary of 440,000, which a model knows before it learns anything
+MOST_EMBEDDED = 2e7  # parameters over the cube root of N: a vocabulary of 440,000 at a width of 50 N^(1/3)
 FEWEST_DERIVED = 1e4  # tokens or parameters: what C / 6 N or C / 6 D must come to
 # Below this every count of a quantity is in another unit, most likely the first of those.
 SMALL = (
@@ -124,6 +125,8 @@ def _of_embeddings(table: Table, found: Found, ratio: np.ndarray) -> list[str]:
     x, y = np.log(n), np.log(v)
     slope, at = np.polyfit(x, y, 1)
     spread = np.std(y - (slope * x + at))
+    if (v > MOST_EMBEDDED * np.cbrt(n)).any():
+        return []
     if not 0 <= slope < 0.8 or spread > 0.3 or np.corrcoef(x, ratio)[0, 1] * np.sign(ratio[0] - 1) > -0.7:
         return []
     i, j = int(np.argmin(n)), int(np.argmax(n))

@@ -18,7 +18,6 @@ PLAIN = {"n_params": "params", "n_tokens": "tokens", "flops": "flops"}  # our ow
 EVEN = 1.5  # the largest ratio over the smallest of rows that count in one way
 LEAST, MOST = 0.31, 3.2  # of an even ratio: the forward pass alone, and thrice 6 N D
 FEWEST, LARGEST = 1 / 30, 100.0  # of an uneven one
-CONTEXTS = tuple(2**k for k in range(8, 15))  # 256 to 16,384
 SEQUENCE = (8, 2**17)  # tokens that one may have
 BATCH = (1.7e4, 1e8)  # tokens that a step may have
 SIZES = {"n_params": (1e3, 1e14), "n_tokens": (1e5, 1e16)}  # of a model and of a run, in any unit
@@ -61,6 +60,8 @@ def candidates(found: Found, units: Mapping[str, Unit]) -> list[tuple[str, str]]
     low, high = (0.5, 3.0)
     if LEAST < middle < MOST or (not even and 0.1 < middle < 30):
         return []
+    if not even:  # logits and attention weigh least in the largest models
+        middle = float(np.median(ratio[found.values["n_params"] == found.values["n_params"].max()]))
     found_units: list[tuple[float, str, str]] = []
 
     def add(name: str, unit: str, size: float) -> None:
@@ -81,19 +82,25 @@ def candidates(found: Found, units: Mapping[str, Unit]) -> list[tuple[str, str]]
             large = base == 1 and size >= 1e6 and np.median(values) >= LARGE[name]
             if size != base and not large and _plausible(name, values, size / base):
                 add(name, unit, size / base)
-    if "n_tokens" in free and even and _plausible("n_tokens", found.values["n_tokens"], middle):
-        usual = min(CONTEXTS, key=lambda context: abs(np.log(middle / context)))
-        near = 0.99 < middle / usual < 1.01 if exact else 0.8 < middle / usual < 1.4
-        if SEQUENCE[0] <= middle <= SEQUENCE[1]:
-            size = usual if near else round(middle)
+    if "n_tokens" in free and _plausible("n_tokens", found.values["n_tokens"], middle):
+        if SEQUENCE[0] <= middle <= SEQUENCE[1] and (even or middle > 200):
+            size = _context(middle, exact)
             add("n_tokens", f"sequences:{size}", size)
-        if BATCH[0] < middle < BATCH[1]:
+        if even and BATCH[0] < middle < BATCH[1]:
             add("n_tokens", f"steps:{middle:.6g}", float(f"{middle:.6g}"))
     found_units.sort(key=lambda each: each[0])
     if exact:  # as printed with three digits: what misses by percents is not it where another one meets it
         nearest = min((off for off, *_ in found_units), default=0.0)
         found_units = [each for each in found_units if each[0] < max(0.01, 2 * nearest)]
     return [(name, unit) for _, name, unit in found_units]
+
+
+def _context(ratio: float, exact: bool) -> int:
+    """The tokens of a sequence that the ratio tells of: a power of two if it is near one (C may be some more than
+    6 N D, unless all rows have it `exact`-ly), else the ratio itself."""
+    power = 2 ** round(np.log2(ratio)) if exact else 2 ** int(np.log2(ratio * 1.05))
+    near = 0.99 < ratio / power < 1.01 if exact else ratio / power < 1.5
+    return power if near else round(ratio)
 
 
 def slip(table: Table, found: Found, seen: str, choices: list[tuple[str, str]]) -> str:
