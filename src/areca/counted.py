@@ -15,6 +15,7 @@ FlopsCount = Literal["exact", "6nd", "table"]
 Row = tuple[float, float, float]  # N, D and C of a run
 
 SIX = 1e-3  # relative: C that is 6 N D, as printed with three digits or more
+EXACT = "exact FLOPs"  # beside the name of a column whose numbers say so
 SIX_ND = ("6 N D", "flops_6nd (6 N D)")  # what the column is called where C is derived, or of our own runs
 OWN = re.compile(r"n_params( \(.*\))?")  # our name, which is of parameters without embeddings
 WITHOUT = re.compile("non?emb|without|excl")
@@ -36,7 +37,7 @@ def says_n_count(column: str) -> bool:
 
 def flops_count(column: str, rows: Sequence[Row]) -> FlopsCount:
     """How rows count C, by what the column was called or how it was derived, and by the numbers."""
-    if "exact" in column:
+    if "exact" in column.lower():
         return "exact"
     if rows:
         six = all(abs(c / (6 * n * d) - 1) < SIX for n, d, c in rows)

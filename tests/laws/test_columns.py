@@ -74,14 +74,47 @@ def test_a_column_of_words_is_no_quantity(tmp_path):
     _is_rows(load([_table(tmp_path, "param_count,n,tokens,loss", rows)]))
 
 
-def test_a_total_count_is_not_taken_for_n(tmp_path):
-    path = _table(tmp_path, "total_params,tokens,loss")
-    with pytest.raises(DataError, match=r"needs two of N, D and C and has n_tokens; .*N may be 'total_params'"):
-        load([path])
-    o = load([path], n_params="total_params")
+@pytest.mark.parametrize("column", ["total_params", "n_params_total", "params_total", "Total Params"])
+def test_a_count_of_all_parameters_is_n_where_there_is_no_other(tmp_path, column):
+    path = _table(tmp_path, f"{column},tokens,loss")
+    o = load([path])
     _is_rows(o)
+    assert o.columns["n_params"] == column
+    assert o.n_counts == "total"
     assert "by its name counts embeddings" in o.notes[2]
-    assert len(load([path], n_params="total_params", units={"n_params": "params"}).notes) == 2
+    assert len(load([path], n_params=column, units={"n_params": "params"}).notes) == 2
+    # Beside D and C it is N too, and N is not C / 6 D.
+    rows = [(n, d, 8 * n * d, l) for n, d, l in ROWS]
+    np.testing.assert_array_equal(load([_table(tmp_path, f"{column},tokens,flops,loss", rows)]).n_params, o.n_params)
+    # Its unit may be named by either name.
+    rows = [(n / 1e6, d, l) for n, d, l in ROWS]
+    _is_rows(load([_table(tmp_path, f"{column},tokens,loss", rows)], units={"n_params_total": "M"}))
+
+
+@pytest.mark.parametrize(
+    "names", ["non_embedding_params,total_params", "n_params,n_params_total", "params,total_params"]
+)
+def test_n_is_without_embeddings_where_both_counts_are_there(tmp_path, names):
+    o = load([_table(tmp_path, f"{names},tokens,loss", [(n, n + 5e6, d, l) for n, d, l in ROWS])])
+    _is_rows(o)
+    assert o.n_counts == "non-embedding"
+    n, total = names.split(",")
+    assert f"N is {n!r} and not {total!r}, which counts embeddings too (--n-params {total})." in o.notes
+
+
+def test_two_unsure_counts_are_not_settled_by_a_total(tmp_path):
+    path = _table(tmp_path, "params,model_size,total_params,tokens,loss", [(n, 2 * n, 3 * n, d, l) for n, d, l in ROWS])
+    with pytest.raises(DataError, match="N may be 'params' or 'model_size' or 'total_params'"):
+        load([path])
+
+
+@pytest.mark.parametrize("column", ["flops_exact", "exact_flops", "Exact FLOPs"])
+def test_exact_flops_are_c_and_stay_exact(tmp_path, column):
+    rows = [(n, d, 7 * n * d, l) for n, d, l in ROWS]
+    o = load([_table(tmp_path, f"n_params,tokens,{column},loss", rows)])
+    np.testing.assert_allclose(o.flops, [row[2] for row in rows], rtol=1e-12)
+    assert o.columns["flops"] == column
+    assert o.flops_counts == "exact"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from areca.errors import DataError
-from areca.laws import load, load_columns
+from areca.laws import LawReport, fit_laws, load, load_columns
 
 PF_DAY = 1e15 * 86_400
 N = np.repeat([1e7, 3e7, 1e8, 3e8, 1e9], 4)
@@ -120,8 +120,13 @@ def test_embeddings_counted_in_n_are_asked_about(tmp_path):
     (note,) = _load(tmp_path, n=N + embeddings).notes
     assert "does N count embeddings" in note
     assert f"{embeddings.min():.2g} to {embeddings.max():.2g}" in note
-    (note,) = _load(tmp_path, c=6 * (N + embeddings) * D).notes
+    exact = _load(tmp_path, c=6 * (N + embeddings) * D)
+    (note,) = exact.notes
     assert "as exact FLOPs do" in note
+    # They are compared as that: not by a median of C / N D, which no small run has.
+    assert exact.columns["flops"] == "flops (exact FLOPs)"
+    assert exact.flops_counts == "exact"
+    assert exact.flops_of(1e8, 1e9, exact=7e17) == 7e17
     # Neither noise of a few percent nor a constant factor is a drift.
     wobble = np.exp(np.random.default_rng(0).normal(0, 0.02, len(N)))
     assert _load(tmp_path, c=C * wobble).notes == ()
@@ -245,3 +250,89 @@ def test_runs_of_other_sizes_with_the_same_compute_and_score_are_no_duplicates(t
     groups = again | {"task": [*["a"] * 20, "b"]}
     path = _table(tmp_path, groups)
     assert len(load_columns([path], ["flops", "score"], {}, group="task", duplicates="refuse")) == 21
+
+
+FACTORS = (1e-15, 1e-12, 1e-9, 1e-6, 1e-3, 0.01, 0.1, 10, 20, 64, 128, 1000, 1e6, 1e9, 1e12)
+
+
+@pytest.mark.parametrize("factor", FACTORS)
+def test_a_cost_that_no_run_has_is_asked_about_and_an_answer_is_taken_with_a_warning(tmp_path, factor):
+    _refused(tmp_path, f"C is {factor:.4g} times 6 N D", "--unit flops=flops" if factor < 1 else "--unit", c=factor * C)
+    o = _load(tmp_path, c=factor * C, units={"flops": "flops"})
+    np.testing.assert_allclose(o.flops, factor * C, rtol=1e-12)
+    (warning,) = o.warnings
+    assert warning.startswith(f"C is {factor:.4g} times 6 N D in runs.csv, which no training run costs; it is taken")
+    assert "(--unit flops=flops)" in warning
+
+
+@pytest.mark.parametrize(
+    ("slip", "units"),
+    [
+        ({"c": C / 1e3}, "flops=kflops"),
+        ({"c": C / 1e6}, "flops=mflops"),
+        ({"c": C / 1e9}, "flops=gflops"),
+        ({"d": D / 64}, "n_tokens=sequences:64"),
+        ({"d": D / 1000}, "n_tokens=sequences:1000"),
+        ({"d": D / 1000}, "n_tokens=K"),
+        ({"n": N / 1000}, "n_params=K"),
+    ],
+)
+def test_every_unit_that_would_make_c_come_to_6_n_d_is_offered(tmp_path, slip, units):
+    _refused(tmp_path, f"--unit {units}", **slip)
+
+
+@pytest.mark.parametrize(
+    ("factor", "unit"), [(1e-9, "flops=gflops"), (1e-3, "flops=kflops"), (1000, "n_tokens=K"), (1024, "sequences:1024")]
+)
+def test_exact_flops_in_another_unit_are_no_exact_flops_of_large_embeddings(tmp_path, factor, unit):
+    exact = 6 * (N + 50_000 * 9.3 * N ** (1 / 3)) * D
+    _refused(tmp_path, unit, c=factor * exact)
+
+
+def test_small_counts_are_asked_in_the_unit_that_c_tells(tmp_path):
+    n = np.repeat([4e3, 2e4, 6e4, 1e5, 1.89e5], 4)
+    small = {"n": n / 1e6, "c": 6 * n * D}
+    _refused(tmp_path, "'n_params' were in M; say which it is, --unit n_params=M or --unit n_params=params", **small)
+    np.testing.assert_allclose(_load(tmp_path, **small, units={"n_params": "M"}).n_params, n, rtol=1e-12)
+    # Exact FLOPs of so small models are several times 6 N D and tell it all the same.
+    _refused(tmp_path, "--unit n_params=M", n=n / 1e6, c=6 * (n + 300 * n ** (1 / 2.2)) * D)
+    # Without C both are offered.
+    _refused(tmp_path, "--unit n_params=B, --unit n_params=M or --unit n_params=params", n=n / 1e6, c=None)
+
+
+def test_a_unit_in_a_name_that_is_wrong_is_asked_about(tmp_path):
+    path = _table(tmp_path, {"n_params": N, "tokens (M)": D / 1e9, "flops": C, "loss": L})
+    with pytest.raises(DataError, match=r"C is 1000 times 6 N D .* --unit n_tokens=B,? "):
+        load([path])
+    np.testing.assert_allclose(load([path], units={"n_tokens": "B"}).n_tokens, D, rtol=1e-12)
+
+
+def test_a_column_that_is_not_flops_is_asked_about(tmp_path):
+    path = _table(tmp_path, {"n_params": N, "tokens": D, "loss": L})
+    with pytest.raises(
+        DataError, match=r"C / 6 N is at most 533 tokens in .*'tokens', taken for C, is by its name D; say --n-tokens"
+    ):
+        load([path], flops="tokens")
+    path = _table(tmp_path, {"params": N, "tokens": D, "loss": L})
+    with pytest.raises(DataError, match="'params', taken for C, is by its name N; say --n-params COLUMN"):
+        load([path], flops="params", n_tokens="tokens")
+    path = _table(tmp_path, {"n_params": N, "x": D, "loss": L})
+    with pytest.raises(
+        DataError, match=r"C / 6 N is at most 533 tokens in .* --unit flops=pf-days or --unit flops=flops"
+    ):
+        load([path], flops="x")
+
+
+def test_repeated_data_taken_for_new_is_warned_of(tmp_path):
+    columns = {"n_params": N, "n_tokens": D, "unique_tokens": np.full(len(N), 1e9), "loss": L}
+    (warning,) = load([_table(tmp_path, columns)]).warnings  # D of 0.5, 2, 8 and 32e9
+    assert warning.startswith("15 of 20 rows of runs.csv repeat their unique tokens, 10 of them more than 4 times (up")
+    assert "fit --form data-constrained" in warning
+    assert load([_table(tmp_path, columns | {"unique_tokens": D})]).warnings == ()
+    form = load_columns([_table(tmp_path, columns)], ["n_params", "n_tokens", "unique_tokens", "loss"], {})
+    assert not any("repeat" in note for note in form.notes)
+    rng = np.random.default_rng(0)
+    columns["loss"] = L * np.exp(rng.normal(0, 1e-3, len(L)))
+    report = fit_laws(load([_table(tmp_path, columns)]), samples=20, deep=False)
+    assert warning in report.warnings
+    assert warning in LawReport.from_dict(report.to_dict(), "law.json").warnings

@@ -114,6 +114,21 @@ def test_missing_doubled_and_twice_mapped_columns_say_what_there_is(tmp_path):
         load([_csv(tmp_path, header="n_params,steps,loss")])
     with pytest.raises(DataError, match="more than one column 'loss'"):
         load([_csv(tmp_path, [(1, 2, 3, 4)], header="n_params,n_tokens,loss,loss")])
+    with pytest.raises(DataError, match="no column 'loss': it has more than one column 'val_loss'"):
+        load([_csv(tmp_path, [(1, 2, 3, 4)], header="n_params,n_tokens,val_loss,val_loss")])
+    with pytest.raises(DataError, match=r"has n_params; .* D may be 'train_steps' times .* --unit n_tokens=steps,"):
+        load([_csv(tmp_path, [(1, 2, 3, 4, 5)], header="n_params,train_steps,batch,context,loss")])
+
+
+@pytest.mark.parametrize("cell", ["null", "true"])
+def test_a_column_without_numbers_is_said_to_be_that(tmp_path, cell):
+    path = tmp_path / "runs.json"
+    path.write_text(f'[{{"n_params": 1e8, "n_tokens": 1e9, "val_loss": {cell}}}]')
+    with pytest.raises(DataError, match=f"no column 'loss': 'val_loss' has no number, as '{cell}' in row 1; name it"):
+        load([path])
+    path.write_text(f'[{{"n_params": 1e8, "tokens": {cell}, "val_loss": 3}}]')
+    with pytest.raises(DataError, match=f"has n_params: 'tokens' has no number, as '{cell}' in row 1; name them"):
+        load([path])
 
 
 @pytest.mark.parametrize(
@@ -123,7 +138,10 @@ def test_missing_doubled_and_twice_mapped_columns_say_what_there_is(tmp_path):
         ("b.csv", b"n_params,n_tokens,loss\n", "has no rows"),
         ("c.csv", b"\x89PNG\r\n\x1a\n\x00\xff", "is not text in UTF-8"),
         ("d.csv", b"n_params\x00,loss\n", "holds binary data"),
-        ("e.jsonl", b'{"a": \n', "is not valid JSONL"),
+        ("e.jsonl", b'{"a": \n', "e.jsonl line 1 is not valid JSON ("),
+        ("e2.jsonl", b'{"a": 1}\n\n{"a": 1,}\n', "e2.jsonl line 3 is not valid JSON ("),
+        ("law.json", b'{"format": 1, "fingerprint": "x", "parametric": {}}', "is a law that `areca fit` wrote"),
+        ("plan.json", b'{"best": {}, "budget_flops": 1, "predicted_loss": 2}', "is a plan, and no table of runs"),
         ("f.jsonl", b"[1, 2]\n", "line 1 is '[1, 2]', not an object"),
         ("g.parquet", b"PAR1 not really", "is not a Parquet file"),
         ("h.xlsx", b"PK", "is not a table: give a file that ends in"),

@@ -269,7 +269,7 @@ def fit_laws(
     return LawReport(
         parametric=fit,
         samples=drawn,
-        warnings=doubts(fit, fit.form, fit.generic().values, drawn.theta, profile, level),
+        warnings=[*observations.warnings, *doubts(fit, fit.form, fit.generic().values, drawn.theta, profile, level)],
         intervals=drawn.parameter_intervals(level),
         standard_errors=drawn.standard_errors(),
         isoflop=valleys.to_dict() if valleys else None,

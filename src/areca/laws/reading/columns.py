@@ -5,9 +5,10 @@ when it is named by the user, when it has the quantity's name, or when it has a 
 has; the last is said in a note. Complaints name the file, the row, the column and the value.
 """
 
+import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -44,6 +45,7 @@ class Found:
     described: dict[str, str]  # quantity -> its column, or how it was derived
     notes: list[str]
     used: dict[str, str]  # quantity -> column
+    warnings: list[str] = field(default_factory=list)  # what makes a law of them no result to build on
 
 
 def option(name: str) -> str:
@@ -71,15 +73,50 @@ def match(table: Table, names: Iterable[str], mapping: Mapping[str, str]) -> tup
     notes: list[str] = []
     if table.known:
         return used, notes
-    taken = {name: column for name in names if name not in used and (column := _usual(table, name, used))}
+    taken: dict[str, str] = {}
+    if "flops" in names and "flops" not in used and (column := _instead(table, "flops_exact", used, mapping)):
+        taken["flops"] = column
+    usual = {k: c for k in names if k not in used | taken and (c := _usual(table, k, used | taken))}
+    taken |= usual
+    if "n_params" in names and not ("n_params" in used | taken or usual_names("n_params", _candidates(table, used))):
+        taken |= _total(table, used, taken, mapping)
     said = [f"{SYMBOLS.get(name, name)} is {column!r}" for name, column in taken.items()]
     if any(name in QUANTITIES for name in taken):
         notes.append(f"columns taken from {table.path.name} by their names: {', '.join(said)}.")
     if "loss" in taken and "train" in _compact(taken["loss"]):
         notes.append(f"{taken['loss']!r} is a training loss; a held-out one says more (--loss COLUMN).")
     if used.get("loss") == "loss" and not mapping.get("loss") and (other := _usual(table, "loss", used, groups=1)):
-        notes.append(f"the loss is 'loss'; if {other!r} is the held-out one, say --loss {_quoted(other)}.")
+        notes.append(f"the loss is 'loss'; if {other!r} is the held-out one, say --loss {quoted(other)}.")
+    total = (used | taken).get("n_params_total")
+    if total and "n_params" in used | taken and not {"n_params", "n_params_total"} & set(mapping):
+        column = (used | taken)["n_params"]
+        notes.append(f"N is {column!r} and not {total!r}, which counts embeddings too (--n-params {quoted(total)}).")
     return used | taken, notes
+
+
+def _instead(table: Table, name: str, used: dict[str, str], mapping: Mapping[str, str]) -> str:
+    """The column of the quantity `name`, free to be another's; "" for none. It is taken out of `used`.
+
+    What the user has mapped is not free.
+    """
+    if name in mapping or name in used:
+        return "" if name in mapping else used.pop(name)
+    return _usual(table, name, used)
+
+
+def _total(table: Table, used: dict[str, str], taken: dict[str, str], mapping: Mapping[str, str]) -> dict[str, str]:
+    """{"n_params": the column of all parameters} where no other count is N, {} for none."""
+    column = taken.pop("n_params_total", "") or _instead(table, "n_params_total", used, mapping)
+    return {"n_params": column} if column else {}
+
+
+def with_units_of(reading: Reading, used: Mapping[str, str]) -> Reading:
+    """The reading, in which a unit named for all parameters or exact FLOPs is that of N or C where they are it."""
+    units = dict(reading.units)
+    for name, other in (("n_params", "n_params_total"), ("flops", "flops_exact")):
+        if other in units and other not in used and name in used and name not in units:
+            units[name] = units[other]
+    return replace(reading, units=units)
 
 
 def _mapped(table: Table, column: str) -> str:
@@ -139,7 +176,19 @@ def hint(table: Table, name: str, used: Mapping[str, str]) -> str:
     return f"; it may be {' or '.join(columns[:4])}" if columns else ""
 
 
-def _quoted(column: str) -> str:
+def unread(table: Table, name: str) -> str:
+    """The clause `: it has more than one column 'val_loss'` or the like of what would be taken by its name, or ""."""
+    for column in usual_names(name, table.available):
+        if f"{DOUBLED}{column}" in table.columns:
+            return f": it has more than one column {column!r} (rename one)"
+        cell = table.rows[0].cells.get(column)
+        if column not in _candidates(table, {}):
+            shown = repr(json.dumps(cell)) if cell is None or isinstance(cell, bool) else repr(str(cell)[:40])
+            return f": {column!r} has no number, as {shown} in {table.rows[0].where.removeprefix(f'{table.path} ')}"
+    return ""
+
+
+def quoted(column: str) -> str:
     return f"'{column}'" if re.search(r"[^\w./-]", column) else column
 
 

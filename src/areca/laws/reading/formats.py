@@ -137,18 +137,42 @@ def _csv(path: Path, text: str, delimiter: str | None) -> tuple[list[str], list[
 
 
 def _json_rows(path: Path, text: str, suffix: str) -> Iterator[Row]:
-    try:
-        if suffix == ".json":
-            values = json.loads(text)
-            lines = [(f"{path} row {i}", v) for i, v in enumerate(values if isinstance(values, list) else [values], 1)]
-        else:
-            lines = [(f"{path} line {i}", json.loads(v)) for i, v in enumerate(text.splitlines(), 1) if v.strip()]
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path} is not valid {suffix[1:].upper()} ({error}).") from None
+    if suffix == ".json":
+        values = _parsed(text, str(path))
+        _refuse_own(path, values)
+        lines = [(f"{path} row {i}", v) for i, v in enumerate(values if isinstance(values, list) else [values], 1)]
+    else:
+        places = ((f"{path} line {i}", v) for i, v in enumerate(text.split("\n"), 1) if v.strip())
+        lines = [(where, _parsed(v, where)) for where, v in places]
     for where, value in lines:
         if not isinstance(value, dict):
             raise DataError(f"{where} is {str(value)[:40]!r}, not an object with named columns.")
         yield Row(where, value)
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        # Of a whole file the error tells the line, of one line of many only the column.
+        said = str(error) if "\n" in text.strip() else f"{error.msg}, column {error.colno}"
+        raise DataError(f"{where} is not valid JSON ({said}).") from None
+
+
+def _refuse_own(path: Path, values: Any) -> None:
+    """DataError for a law.json or a plan.json, which hold no table of runs."""
+    if not isinstance(values, dict):
+        return
+    if "fingerprint" in values and {"parametric", "forms"} & set(values):
+        raise DataError(
+            f"{path} is a law that `areca fit` wrote, and no table of runs: plan from it, `areca plan {path} --flops "
+            "C`, or fit what it was fitted to."
+        )
+    if {"best", "budget_flops", "predicted_loss"} <= set(values):
+        raise DataError(
+            f"{path} is a plan, and no table of runs: show it, `areca report {path}`, or write its run with `areca "
+            "plan ... --config-out run.json` and train that."
+        )
 
 
 def _parquet(path: Path) -> tuple[list[str], list[Row]]:

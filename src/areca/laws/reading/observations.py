@@ -32,6 +32,7 @@ class Observations:
     columns: dict[str, str] = field(default_factory=dict)  # what each quantity was called or how it was derived
     others: dict[str, np.ndarray] = field(default_factory=dict)  # name -> [n], NaN where a run has no value
     group: tuple[str, ...] = ()  # of each run, for a bootstrap of clusters and for held-out groups; () if none
+    warnings: tuple[str, ...] = ()  # what makes a law of them no result to build on
 
     def __post_init__(self) -> None:
         for name in QUANTITIES:
@@ -97,7 +98,7 @@ class Observations:
             tuple(self.label[i] for i in index) if self.label else (),
             (*self.notes, note) if note else self.notes, self.columns,
             {name: values[index] for name, values in self.others.items()},
-            tuple(self.group[i] for i in index) if self.group else (),
+            tuple(self.group[i] for i in index) if self.group else (), self.warnings,
         )  # fmt: skip
 
     def drop_highest(self, count: int) -> "Observations":

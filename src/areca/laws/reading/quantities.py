@@ -69,8 +69,21 @@ KNOWN: dict[str, Quantity] = {
         "T, tokens in a sequence",
         ("context contextlength contextlen seqlen sequencelength seqlength maxseqlen blocksize nctx ctxlen",),
     ),
-    "n_params_total": Quantity("parameters with embeddings", ("totalparams totalparameters paramstotal nparamstotal",)),
-    "flops_exact": Quantity("training FLOPs, every matrix product counted"),
+    "n_params_total": Quantity(
+        "parameters with embeddings",
+        (
+            "totalparams totalparameters paramstotal parameterstotal nparamstotal numparamstotal totalnparams "
+            "totalnumparams numtotalparams ntotalparams ntotal totalparamcount allparams paramswithembeddings "
+            "nparamswithembeddings paramswithemb paramsincludingembeddings paramsinclembeddings paramsinclemb",
+        ),
+    ),
+    "flops_exact": Quantity(
+        "training FLOPs, every matrix product counted",
+        (
+            "flopsexact exactflops exactflop exacttrainingflops exacttrainflops trainingflopsexact trainflopsexact "
+            "totalflopsexact exacttotalflops exactcompute computeexact",
+        ),
+    ),
     "flops_6nd": Quantity("6 N D"),
     "learning_rate_factor": Quantity("learning rate as a factor of the recipe's"),
     "d_model": Quantity("the model's width", ("dmodel hiddensize nembd",)),

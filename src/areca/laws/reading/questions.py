@@ -8,37 +8,40 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from areca.counted import n_count
+from areca.counted import EXACT, n_count
 from areca.errors import DataError
-from areca.laws.reading.columns import Found
+from areca.laws.reading.columns import Found, option, usual_names
 from areca.laws.reading.formats import Table
+from areca.laws.reading.quantities import SYMBOLS
+from areca.laws.reading.ratio import PLAIN, impossible, ratio_question, slip
 from areca.laws.reading.repeats import curve_question, repeats
-from areca.laws.reading.units import PF_DAY
+from areca.laws.reading.units import SCALES, Unit
 
 MIXED = 100.0  # C / 6 N D of rows in one unit never jumps by as much
 HIGHEST_LOSS = 13.0  # nats: ln V of a vocabulary of 440,000, which a model knows before it learns anything
-# The ratio of C to 6 N D that a slip leaves, the quantity and the unit it is in.
-SLIPS = (
-    (1 / PF_DAY, "flops", "pf-days"), (1e-12, "flops", "tflops"), (1e-15, "flops", "pflops"),
-    (1e-18, "flops", "eflops"), (1e-21, "flops", "zflops"),
-    (1e6, "n_params", "M"), (1e9, "n_params", "B"), (1e6, "n_tokens", "M"), (1e9, "n_tokens", "B"),
+MOST_EMBEDDED = 2e7  # parameters over the cube root of N: a vocabulary of 440,000 at a width of 50 N^(1/3)
+FEWEST_DERIVED = 1e4  # tokens or parameters: what C / 6 N or C / 6 D must come to
+# Below this every count of a quantity is in another unit, most likely the first of those.
+SMALL = (
+    ("n_params", 100.0, ("B", "M"), "N"), ("n_tokens", 1e4, ("B", "M"), "D"), ("flops", 1e7, ("pf-days",), "C"),
 )  # fmt: skip
-# Below this every count of a quantity is in another unit, most likely that one.
-SMALL = (("n_params", 100, "B", "N"), ("n_tokens", 1e4, "B", "D"), ("flops", 1e7, "pf-days", "C"))
-PLAIN = {"n_params": "params", "n_tokens": "tokens", "flops": "flops"}  # our own units
-CONTEXTS = tuple(2**k for k in range(8, 15))  # 256 to 16,384
 
 
-def questions(table: Table, found: Found, given: set[str], sure: set[str]) -> list[str]:
+def questions(table: Table, found: Found, given: set[str], units: Mapping[str, Unit]) -> list[str]:
     """Notes about what is odd in a table; DataError where it is certainly a slip.
 
-    `given` are the quantities that the table has (the others are derived), `sure` those whose unit was named.
+    `given` are the quantities that the table has (the others are derived), `units` those that the user named. What is
+    worse than a note goes to the `warnings` of `found`.
     """
     notes = []
-    sizes = {"n_params", "n_tokens", "flops"}
+    sizes, sure = {"n_params", "n_tokens", "flops"}, set(units)
+    if sizes <= given:
+        if not sizes <= sure:
+            _refuse_mixed(table, found)
+        ratio_question(table, found, units)
     _refuse_small(table, found, given - sure)
     if sizes <= given:
-        notes += _of_ratio(table, found, sure)
+        notes += _of_ratio(table, found, units)
     elif sizes <= set(found.values):
         notes += _of_scale(table, found, given, sure)
     if "n_params" in given - sure and n_count(found.used["n_params"]) == "total":
@@ -67,46 +70,32 @@ def mixed_sizes(columns: Sequence[Mapping[str, str]]) -> list[str]:
 
 def _refuse_small(table: Table, found: Found, asked: set[str]) -> None:
     """DataError where all counts of a quantity are too small to be of a model or a run."""
-    for name, least, unit, what in SMALL:
+    for name, least, units, what in SMALL:
         others = {"n_params", "n_tokens", "flops"} <= set(found.used)
         if name in asked and name in found.values and not (name == "flops" and others):
             most = found.values[name].max()
             if most < least:
-                raise DataError(_slip(table, found, f"{what} is at most {most:g}", name, unit))
+                likely = [unit for unit in units if most * SCALES.get(unit, 1.0) >= 1e3] or units[:1]
+                raise DataError(slip(table, found, f"{what} is at most {most:g}", [(name, unit) for unit in likely]))
 
 
-def _of_ratio(table: Table, found: Found, sure: set[str]) -> list[str]:
+def _of_ratio(table: Table, found: Found, units: Mapping[str, Unit]) -> list[str]:
     """C against 6 N D, where all three are given."""
     n, d, c = (found.values[k] for k in ("n_params", "n_tokens", "flops"))
     ratio = c / (6 * n * d)
-    if not {"n_params", "n_tokens", "flops"} <= sure:
-        _refuse_mixed(table, ratio)
     middle = float(np.median(ratio))
-    even = bool(ratio.max() < 1.5 * ratio.min())
-    for size, name, unit in SLIPS:
-        if name in sure or not 0.5 < middle / size < 3:
-            continue
-        plausible = {"n_params": np.median(n) > 1e5, "n_tokens": np.median(d) > 1e7}  # a count as it stands
-        if plausible.get(name):
-            continue
-        raise DataError(_slip(table, found, f"C is {middle:.2g} of 6 N D", name, unit))
-    if even and "n_tokens" not in sure:
-        for context in CONTEXTS:
-            if 0.8 < middle / context < 1.4:
-                raise DataError(
-                    _slip(table, found, f"C is {middle:.4g} times 6 N D", "n_tokens", f"sequences:{context}")
-                )
-    if even and 1e4 < middle < 1e8 and not {"n_tokens", "n_params", "flops"} & sure:
-        raise DataError(_slip(table, found, f"C is {middle:.4g} times 6 N D", "n_tokens", f"steps:{middle:.6g}"))
     if 0.31 < middle < 0.36 and ratio.max() < 1.1 * ratio.min():
         return [f"C is a third of 6 N D in {table.path.name}: is it the forward pass alone, 2 N D?"]
-    drift = _of_embeddings(table, n, ratio)
-    if not drift and not 0.3 < middle < 30:
+    drift = _of_embeddings(table, found, ratio)
+    found.warnings += (odd := impossible(table, found, units, explained=bool(drift)))
+    if not drift and not odd and not 0.3 < middle < 30:
         return [f"C is {middle:.2g} times 6 N D in {table.path.name}: check the units of its columns."]
     return drift
 
 
-def _refuse_mixed(table: Table, ratio: np.ndarray) -> None:
+def _refuse_mixed(table: Table, found: Found) -> None:
+    n, d, c = (found.values[k] for k in ("n_params", "n_tokens", "flops"))
+    ratio = c / (6 * n * d)
     order = np.argsort(ratio)
     steps = ratio[order][1:] / ratio[order][:-1]
     if not len(steps) or steps.max() < MIXED:
@@ -121,20 +110,14 @@ def _refuse_mixed(table: Table, ratio: np.ndarray) -> None:
     )
 
 
-def _slip(table: Table, found: Found, seen: str, name: str, unit: str) -> str:
-    column, plain = found.used.get(name, name), PLAIN[name]
-    return (
-        f"{seen} in {table.path}, as if {column!r} were in {unit.partition(':')[0]}; say which it is, "
-        f"--unit {name}={unit} or --unit {name}={plain}."
-    )
-
-
-def _of_embeddings(table: Table, n: np.ndarray, ratio: np.ndarray) -> list[str]:
+def _of_embeddings(table: Table, found: Found, ratio: np.ndarray) -> list[str]:
     """Does C / 6 N D drift with N as embeddings would make it?
 
     With N' = N - v counted in C = 6 N' D the ratio is 1 - v / N, with output logits in C and not in N it is 1 + v / N;
     v, vocabulary times width, grows slower than N, about as its cube root.
+    C of the second kind is called exact from here on.
     """
+    n = found.values["n_params"]
     apart = np.abs(ratio - 1)
     if len(np.unique(n)) < 4 or apart.max() < 0.05 or (np.sign(ratio - 1) != np.sign(ratio[0] - 1)).any():
         return []
@@ -142,6 +125,8 @@ def _of_embeddings(table: Table, n: np.ndarray, ratio: np.ndarray) -> list[str]:
     x, y = np.log(n), np.log(v)
     slope, at = np.polyfit(x, y, 1)
     spread = np.std(y - (slope * x + at))
+    if (v > MOST_EMBEDDED * np.cbrt(n)).any():
+        return []
     if not 0 <= slope < 0.8 or spread > 0.3 or np.corrcoef(x, ratio)[0, 1] * np.sign(ratio[0] - 1) > -0.7:
         return []
     i, j = int(np.argmin(n)), int(np.argmax(n))
@@ -151,6 +136,8 @@ def _of_embeddings(table: Table, n: np.ndarray, ratio: np.ndarray) -> list[str]:
             f"{drift} in {table.path.name}: does N count embeddings ({v[i]:.2g} to {v[j]:.2g} parameters) that C does "
             "not? A law wants N without them: they bend it at small sizes."
         ]
+    if (count := found.described["flops"]) and "exact" not in count.lower():
+        found.described["flops"] = f"{count} ({EXACT})"  # what `areca.counted` goes by
     return [
         f"{drift} in {table.path.name}, as exact FLOPs do, which have the logits ({v[i]:.2g} to {v[j]:.2g} parameters "
         "worth) and attention in them; a budget for this law is then in exact FLOPs too."
@@ -162,11 +149,10 @@ def _of_scale(table: Table, found: Found, given: set[str], sure: set[str]) -> li
     n, d = found.values["n_params"], found.values["n_tokens"]
     per = float(np.median(d / n))
     if "n_params" in given - sure and n.max() < 1e5 and per > 1e5:
-        raise DataError(_slip(table, found, f"N is at most {n.max():g}", "n_params", "M"))
-    if "flops" in given - sure and "n_tokens" not in given and d.max() < 1:
-        raise DataError(_slip(table, found, f"C / 6 N is at most {d.max():.2g} tokens", "flops", "pf-days"))
-    if "flops" in given - sure and "n_params" not in given and n.max() < 1:
-        raise DataError(_slip(table, found, f"C / 6 D is at most {n.max():.2g} parameters", "flops", "pf-days"))
+        raise DataError(slip(table, found, f"N is at most {n.max():g}", [("n_params", "M")]))
+    for name, values, of, what in (("n_tokens", d, "N", "tokens"), ("n_params", n, "D", "parameters")):
+        if "flops" in given - sure and name not in given and values.max() < FEWEST_DERIVED:
+            raise DataError(_not_flops(table, found, f"C / 6 {of} is at most {values.max():.3g} {what}"))
     notes = []
     for name in ("n_params", "n_tokens"):
         source = name if name in given else "flops"  # a derived count jumps where C does
@@ -178,6 +164,18 @@ def _of_scale(table: Table, found: Found, given: set[str], sure: set[str]) -> li
             "steps (--unit n_tokens=sequences:CONTEXT, or steps:BATCH)?"
         )
     return notes
+
+
+def _not_flops(table: Table, found: Found, seen: str) -> str:
+    """The sentence for C that is too small to be FLOPs, or another quantity."""
+    column = found.used["flops"]
+    for name in ("n_tokens", "n_params"):
+        if name not in found.used and usual_names(name, [column]):
+            return (
+                f"{seen} in {table.path}: {column!r}, taken for C, is by its name {SYMBOLS[name]}; say {option(name)} "
+                "of it, or --unit flops=flops if it is in FLOPs."
+            )
+    return slip(table, found, seen, [("flops", "pf-days")])
 
 
 def _refuse_jump(table: Table, found: Found, name: str, source: str) -> None:

@@ -14,6 +14,8 @@ from areca.laws.reading.formats import Table
 Duplicates = Literal["check", "keep", "drop", "refuse"]
 MANY_DUPLICATES = 0.10  # of the rows: beyond, intervals are too narrow by more than they can be read
 CURVE = 5  # rows of one run or of one size, at the least, that can be points of a curve
+NEARLY_NEW = 4  # epochs up to which repeated tokens are worth nearly as much as new ones (Muennighoff et al. 2023)
+ONCE = 1.01  # epochs of a run whose D is rounded to whole batches
 RUN_NAMES = {"run", "runid", "runname", "id", "name", "experiment", "series", "trial"}
 
 
@@ -35,6 +37,19 @@ def check_duplicates(
     if how == "refuse" or repeated.size > MANY_DUPLICATES * len(keys):
         raise DataError(f"{rows}, so every interval would be too narrow; say --duplicates drop, or keep.")
     return everything, [f"{rows}, which makes every interval too narrow; --duplicates drop leaves them out."]
+
+
+def repeated_data(table: Table, found: Found) -> list[str]:
+    """A warning where rows read their unique tokens more than once: L(N, D) takes every token for new."""
+    epochs = found.values["n_tokens"] / found.values["unique_tokens"]
+    again, often = int((epochs > ONCE).sum()), int((epochs > NEARLY_NEW * ONCE).sum())
+    if not again:
+        return []
+    return [
+        f"{again} of {len(epochs)} rows of {table.path.name} repeat their unique tokens, {often} of them more than "
+        f"{NEARLY_NEW} times (up to {np.nanmax(epochs):.3g}), and L(N, D) takes every token for new: fit --form "
+        "data-constrained."
+    ]
 
 
 def repeats(table: Table, found: Found) -> list[str]:

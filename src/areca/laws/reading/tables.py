@@ -12,12 +12,24 @@ import numpy as np
 
 from areca.errors import DataError, closest
 from areca.laws.reading import cells
-from areca.laws.reading.columns import Found, Reading, derive, hint, match, option, read, unit_of
+from areca.laws.reading.columns import (
+    Found,
+    Reading,
+    derive,
+    hint,
+    match,
+    option,
+    quoted,
+    read,
+    unit_of,
+    unread,
+    with_units_of,
+)
 from areca.laws.reading.formats import Table, read_table_file
 from areca.laws.reading.observations import QUANTITIES, Observations
 from areca.laws.reading.quantities import KNOWN, OTHERS, SYMBOLS
 from areca.laws.reading.questions import mixed_sizes, questions
-from areca.laws.reading.repeats import Duplicates, check_duplicates
+from areca.laws.reading.repeats import Duplicates, check_duplicates, repeated_data
 from areca.laws.reading.rundirs import BUDGET, FlopsKind, Rates, read_runs
 from areca.laws.reading.rundirs import run_directories as run_directories  # areca.plan finds the runs of a law with it
 from areca.laws.reading.tensorboard import holds_events, read_tensorboard
@@ -123,13 +135,13 @@ def load_columns(
     for table, its in _tables(paths, where, reading, flops_kind, rates):
         found = _columns(table, wanted, [*optional, "seed"], its)
         if not table.known:
-            found.notes += questions(table, found, set(found.used), set(reading.units))
+            found.notes += questions(table, found, set(found.used), reading.units)
         for name, parts in values.items():
             parts.append(found.values.get(name, np.full(len(table.rows), np.nan)))
         label += [row.label or row.where for row in table.rows]
         groups += _group(table, group)
         identity += _identity(table, its)
-        notes += [*table.notes, *found.notes]
+        notes += [*table.notes, *found.warnings, *found.notes]
         described.append(found.described)
     whole = {name: np.concatenate(parts) for name, parts in values.items()}
     there = {k: v for k, v in whole.items() if k in wanted or (k in optional and np.isfinite(v).any())}
@@ -178,11 +190,14 @@ def _observations(table: Table, reading: Reading, fit_first: bool) -> Observatio
         used = {name: name for name in QUANTITIES} | used  # one that a run lacks is missed by name
     else:
         _check_enough(table, used, fit_first)
+        reading = with_units_of(reading, used)
     found = read(table, used, reading, needed=QUANTITIES)
     given = set(found.values)
     notes += [*found.notes, *_derived(table, found)]
     if not table.known:
-        notes += questions(table, found, given, set(reading.units))
+        notes += questions(table, found, given, reading.units)
+        if "unique_tokens" in found.values:
+            found.warnings += repeated_data(table, found)
     budget = None
     if BUDGET in table.available:
         budget = cells.numbers(table, BUDGET, gaps=True)
@@ -196,6 +211,7 @@ def _observations(table: Table, reading: Reading, fit_first: bool) -> Observatio
         columns=found.described,
         others={k: v for k, v in found.values.items() if k not in QUANTITIES and np.isfinite(v).any()},
         group=tuple(_group(table, reading.group)),
+        warnings=tuple(found.warnings),
     )
 
 
@@ -206,6 +222,7 @@ def _columns(table: Table, wanted: Sequence[str], optional: Sequence[str], readi
     lacks = [name for name in wanted if name not in used]
     if lacks and set(lacks) <= set(SIZES):  # the other two can stand in for the third
         used, notes = match(table, [*names, *SIZES], reading.mapping)
+    reading = with_units_of(reading, used)
     told = {name: unit_of(table, name, column, reading.units) for name, column in used.items() if name in wanted}
     beside = {unit.needs(name) for name, unit in {**reading.units, **told}.items()} - {""}
     if beside - set(used):
@@ -263,7 +280,8 @@ def _check_enough(table: Table, used: dict[str, str], fit_first: bool) -> None:
     listed = f"(its columns: {table.listed})."
     if "loss" not in used:
         how = _fit_it(table, "--loss") if fit_first else "name it with --loss"
-        raise DataError(f"{table.path} has no column 'loss'; {how}{hint(table, 'loss', used)} {listed}")
+        why = unread(table, "loss")
+        raise DataError(f"{table.path} has no column 'loss'{why}; {how}{hint(table, 'loss', used)} {listed}")
     given = [name for name in SIZES if name in used]
     if len(given) < 2:
         how = "name them with --n-params, --n-tokens and --flops"
@@ -272,8 +290,14 @@ def _check_enough(table: Table, used: dict[str, str], fit_first: bool) -> None:
         if table.advice:
             how = f"{how}; {table.advice}"
         hints = "".join(hint(table, name, used).replace("it may be", f"{SYMBOLS[name]} may be") for name in SIZES)
+        if "n_tokens" not in given and (steps := used.get("steps", "")):
+            hints += (
+                f"; D may be {steps!r} times the tokens in a step (--n-tokens {quoted(steps)} --unit n_tokens=steps, "
+            )
+            hints += "with a column batch_tokens, or steps:BATCH with batch times context)"
+        why = "".join(unread(table, name) for name in SIZES if name not in given)
         have = " and ".join(given) or "none"
-        raise DataError(f"{table.path} needs two of N, D and C and has {have}; {how}{hints} {listed}")
+        raise DataError(f"{table.path} needs two of N, D and C and has {have}{why}; {how}{hints} {listed}")
 
 
 def _fit_it(table: Table, *options: str) -> str:
@@ -287,4 +311,5 @@ def _join(parts: list[Observations]) -> Observations:
     described = {k: v for part in reversed(parts) for k, v in part.columns.items()}
     if len({part.flops_counts for part in parts}) > 1:
         described["flops"] = "as each table counts it"
-    return Observations.from_dicts(rows, (*notes, *mixed_sizes([part.columns for part in parts])), described)
+    joined = Observations.from_dicts(rows, (*notes, *mixed_sizes([part.columns for part in parts])), described)
+    return replace(joined, warnings=tuple(dict.fromkeys(w for part in parts for w in part.warnings)))

@@ -17,7 +17,8 @@ LN2 = float(np.log(2.0))
 SCALES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 WORDS = {"thousands": "K", "millions": "M", "billions": "B", "trillions": "T"}
 FLOPS = {
-    "pf-days": PF_DAY, "gflops": 1e9, "tflops": 1e12, "pflops": 1e15, "eflops": 1e18, "zflops": 1e21, "yflops": 1e24,
+    "pf-days": PF_DAY, "kflops": 1e3, "mflops": 1e6, "gflops": 1e9, "tflops": 1e12,
+    "pflops": 1e15, "eflops": 1e18, "zflops": 1e21, "yflops": 1e24,
 }  # fmt: skip
 SHORT = {"params": "n_params", "tokens": "n_tokens", "compute": "flops"}  # for whoever types
 # quantity -> unit -> the quantity that the unit needs a value of ("" for none)
