@@ -22,7 +22,18 @@ def test_the_page_on_plans_from_a_table(tmp_path, monkeypatch, capsys):
     for command in commands:
         assert main(command.split()) == 0
     said = capsys.readouterr().out
-    # The fitted values, the valleys and the plan; interval ends are left to the eye.
+    # The fitted values, the valleys and the plan; interval ends are left to the eye, but no part of the output is missing.
+    headings = (
+        "Intervals by three ways",
+        "Left out in turn",
+        "Bends",
+        "What the choices move",
+        "check: ",
+        "converged: ",
+    )
+    for heading in headings:
+        assert any(line.startswith(heading) for line in printed[0])
+        assert heading in said
     for name in ("E ", "A ", "alpha", "B ", "beta"):
         line = next(v for v in printed[0] if v.startswith(name))
         assert " ".join(line.split()[:2]) in " ".join(said.split())
