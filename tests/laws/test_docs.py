@@ -22,7 +22,7 @@ def test_the_page_on_plans_from_a_table(tmp_path, monkeypatch, capsys):
     for command in commands:
         assert main(command.split()) == 0
     said = capsys.readouterr().out
-    # The fitted values, the valleys and the plan; interval ends are left to the eye, but no part of the output is missing.
+    # The fitted values, the valleys and the plan; interval ends are left to the eye, and no part is missing.
     headings = (
         "Intervals by three ways",
         "Left out in turn",
