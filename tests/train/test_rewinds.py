@@ -55,7 +55,7 @@ def _same(run: Path, other: Path) -> bool:
     """Whether two finished runs have the same bits in parameters, metrics, losses and rewinds."""
     a, b = (read_json(r / "result.json") for r in (run, other))
     timing = ("seconds", "compile_seconds", "tokens_per_second", "mfu", "hfu", "energy_kwh", "carbon_kg", "fingerprint")
-    timing += ("peak_flops", "peak_source", "saves")
+    timing += ("peak_flops", "peak_source", "saves", "evaluation")
     assert {k: v for k, v in a.items() if k not in timing} == {k: v for k, v in b.items() if k not in timing}
     assert _rewinds(run) == _rewinds(other)
     return metrics_without_timing(run) == metrics_without_timing(other)

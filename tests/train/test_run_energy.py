@@ -55,6 +55,13 @@ def test_a_sensor_measures_and_changes_no_bit(tiny_run, tiny_store, tmp_path, he
     assert energy["seconds"] > result["seconds"]  # compilation and evaluation are in it
     assert energy["training_share"] < 1
     assert "package-0" in energy["source"]
+    read = result["evaluation"]  # 512 held-out tokens, in a part of the run's time
+    assert read["tokens"] == result["heldout_tokens"]
+    assert read["kwh_per_1000_tokens"]["kind"] == "measured"
+    assert 0 < read["kwh_per_1000_tokens"]["value"] * read["tokens"] / 1000 < energy["value"]
+    grams = read["gco2e_per_1000_tokens"]["value"]
+    grid = result["carbon_kg"]["grid"]["kg_per_kwh"]
+    assert grams == pytest.approx(1000 * grid * read["kwh_per_1000_tokens"]["value"])
     assert metrics_without_timing(tmp_path / "run") == metrics_without_timing(tiny_run)
     assert result["parameters_sha256"] == read_json(tiny_run / "result.json")["parameters_sha256"]
 

@@ -22,7 +22,9 @@ from areca.data.batches import Batches
 from areca.data.store import TokenStore
 from areca.errors import Diverged, Interrupted, TrainingError
 from areca.files import write_json
-from areca.footprint.sessions import expected_power, sessions_of, start_meter
+from areca.footprint.planned import per_1000_tokens
+from areca.footprint.regions import here
+from areca.footprint.sessions import Watch, expected_power, sessions_of, start_meter
 from areca.model.counts import count_params
 from areca.train import guard, rewinds, schedules
 from areca.train.checkpoint import Checkpoints
@@ -196,9 +198,9 @@ class _Run:
         from areca.train.evaluate import Evaluator
 
         c = self.config
-        topology, devices = self.identity["topology"], c.parallel.data * c.parallel.model
+        topology, devices, cores = self._hardware()
         self.meter = start_meter(topology["backend"], devices)
-        self.power = expected_power(topology, devices, min(topology["threads"] or 0, runtime.available_cores()))
+        self.power = expected_power(topology, devices, cores)
         self.machine = efficiency.Machine.of(c)
         started = time.perf_counter()
         layout = layout_of(c)
@@ -208,6 +210,12 @@ class _Run:
         self.init_state = lambda: step.first_state(c.model, c.optimizer, c.seed, layout, mesh)
         self.evaluate = Evaluator(c, self.store, self.abstract.params, self.batches.order.mixture, layout, mesh)
         return started
+
+    def _hardware(self) -> tuple[dict[str, Any], int, int]:
+        """The topology, and the devices and cores of it that this run computes on."""
+        c, topology = self.config, self.identity["topology"]
+        devices = c.parallel.data * c.parallel.model * c.islands.count
+        return topology, devices, min(topology["threads"] or 0, runtime.available_cores())
 
     def _program(self, batch: int, layout: "Layout", mesh: Any) -> Any:
         """The step for one batch size, compiled."""
@@ -358,6 +366,7 @@ class _Run:
                 "epochs": tokens / unique,
                 "saves": self.saves.result(self.seconds),
                 "parameters_sha256": parameters_sha256(self._local().params),
+                "evaluation": held_out["footprint"],
             },
             labels=labels,
         )
@@ -485,9 +494,11 @@ class _Run:
         self.last_save = self.last_read
 
     def _evaluate(self, step: int) -> dict[str, Any]:
-        held_out = self.evaluate(self._local().params)
+        with Watch(*self._hardware()) as watch:
+            held_out = self.evaluate(self._local().params)
         self.record.append_event("evaluate", step=step, tokens=self.plan[step - 1].tokens, energy=self._used(), **{
             k: v for k, v in held_out.items() if k != "tokens"})  # fmt: skip
+        held_out["footprint"] = per_1000_tokens(watch.footprint(here()), held_out["tokens"])
         if not math.isfinite(held_out["loss"]):
             raise Diverged(f"the held-out loss at step {step} is {held_out['loss']}: training has diverged.")
         self._restart_clock()
