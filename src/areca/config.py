@@ -136,6 +136,11 @@ class RunConfig:
     noise_parts: int = 0  # equal parts of a batch to measure the gradient noise scale from, summed in order; 0: not
     threads: int = 0  # XLA's threads on the CPU, part of the numbers; 0: one for each core
 
+    @property
+    def devices(self) -> int:
+        """That the run computes on, over all islands."""
+        return self.parallel.data * self.parallel.model * self.islands.count
+
     def fingerprint(self) -> str:
         """SHA-256 of the resolved configuration."""
         return sha256_json(to_dict(self))

@@ -1,8 +1,12 @@
 """The steady state: what of a run's time is training, and what is the first step after a pause."""
 
+import jax
 import pytest
 
-from areca.train.efficiency import steady_tokens_per_second
+from areca.config import IslandsConfig, ParallelConfig
+from areca.train import efficiency
+from areca.train.efficiency import Machine, steady_tokens_per_second
+from tiny import tiny_config
 
 
 def _rows(*seconds: float, batch: int = 2) -> list[dict]:
@@ -39,3 +43,10 @@ def test_a_run_without_a_steady_step_is_measured_as_a_whole():
 
 def test_lines_of_an_older_version_all_count():
     assert steady_tokens_per_second([{"batch": 2, "seconds": 0.5}] * 3, context=8) == 2 * 8 / 0.5
+
+
+def test_the_peak_is_that_of_all_chips_of_all_islands(monkeypatch):
+    monkeypatch.setattr(efficiency, "peak_flops", lambda device: (1e12, "as given"))
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    two = tiny_config("store", parallel=ParallelConfig(2, 2, "block"), islands=IslandsConfig(2, 2))
+    assert Machine.of(two).chips == 8

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from areca.cli.main import main
-from areca.config import BatchConfig, IslandsConfig, ParallelConfig, to_dict
+from areca.config import BatchConfig, GuardConfig, IslandsConfig, ParallelConfig, to_dict
 from areca.errors import CheckpointError, ConfigError, TrainingError
 from areca.files import read_json
 from areca.model.layout import Layout
@@ -18,6 +18,7 @@ from areca.train.islands import OverIslands, compare
 from areca.train.loop import train
 from areca.train.record import read_metrics
 from areca.train.step import abstract_state, first_state
+from areca.train.together import check_alike
 from tiny import tiny_config
 
 NUMBERS = ("loss", "z_loss", "grad_norm", "update_norm", "param_norm")
@@ -138,6 +139,12 @@ def test_what_cannot_be_trained_over_islands(tiny_store, tmp_path, changes, says
     with pytest.raises(ConfigError, match=says):
         train(tiny_config(tiny_store, **changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_several_runs_of_one_program_are_on_one_island(tiny_store):
+    config = tiny_config(tiny_store, islands=IslandsConfig(2, 2), guard=GuardConfig(enabled=False))
+    with pytest.raises(ConfigError, match="islands asks for 2 of them and 2 shards, but several runs in one program"):
+        check_alike([config, replace(config, seed=1)])
 
 
 def test_the_command_line_trains_over_islands(tiny_store, tmp_path, capsys):

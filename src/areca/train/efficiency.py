@@ -26,7 +26,7 @@ class Machine:
         peak, source = peak_flops(jax.devices()[0])
         # Virtual devices share the cores whose peak was measured.
         on_cpu = jax.default_backend() == "cpu"
-        return Machine(peak, source, 1 if on_cpu else config.parallel.data * config.parallel.model)
+        return Machine(peak, source, 1 if on_cpu else config.devices)
 
     def mfu(self, config: RunConfig, tokens_per_second: float) -> float | None:
         """MFU as a fraction; None where the peak is unknown."""

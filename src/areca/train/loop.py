@@ -71,8 +71,7 @@ def train(
     """
     run_dir = Path(run_dir)
     config = with_islands(config)
-    devices = config.parallel.data * config.parallel.model * config.islands.count
-    threads = runtime.prepare(config.threads, devices=devices)
+    threads = runtime.prepare(config.threads, devices=config.devices)
     config = replace(config, model=config.model.resolved(), threads=threads)
     store = TokenStore.open(config.data.store)
     check(config, store)
@@ -213,9 +212,8 @@ class _Run:
 
     def _hardware(self) -> tuple[dict[str, Any], int, int]:
         """The topology, and the devices and cores of it that this run computes on."""
-        c, topology = self.config, self.identity["topology"]
-        devices = c.parallel.data * c.parallel.model * c.islands.count
-        return topology, devices, min(topology["threads"] or 0, runtime.available_cores())
+        topology = self.identity["topology"]
+        return topology, self.config.devices, min(topology["threads"] or 0, runtime.available_cores())
 
     def _program(self, batch: int, layout: "Layout", mesh: Any) -> Any:
         """The step for one batch size, compiled."""
