@@ -20,7 +20,15 @@
   // As many labels as a figure's width has room for: all, those of whole decades, or else every second, fourth, ...
   function thin(axis, width) {
     const words = axis.ticktext.map((label) => label.replace(/<[^>]+>|&[a-z]+;/g, ""));
-    const room = (kept) => words.reduce((sum, word, i) => sum + (kept(i) ? word.length * 7 + 14 : 0), 0) <= width;
+    // Logarithmic labels are not evenly apart: two neighbours may meet where all together would have room.
+    const logs = axis.type === "log" && axis.range;
+    const place = (i) => ((Math.log10(axis.tickvals[i]) - axis.range[0]) / (axis.range[1] - axis.range[0])) * width;
+    const apart = (i, j) => place(j) - place(i) >= ((words[i].length + words[j].length) / 2) * 7 + 4;
+    const room = (kept) => {
+      const shown = words.map((_, i) => i).filter(kept);
+      const fits = shown.reduce((sum, i) => sum + words[i].length * 7 + 14, 0) <= width;
+      return fits && (!logs || shown.every((i, k) => k === 0 || apart(shown[k - 1], i)));
+    };
     const decade = (i) => Math.abs(Math.log10(axis.tickvals[i]) % 1) < 1e-9;
     const choices = [() => true];
     if (words.filter((_, i) => decade(i)).length > 1) choices.push(decade);
