@@ -81,7 +81,6 @@ class Segment:
 
     hosts: frozenset[int]
     steps: list[Step] = field(default_factory=list)
-    islands: frozenset[Island] = frozenset()
     inputs: tuple[int, ...] = ()  # of the graph's, those it reads
     after: tuple[int, ...] = ()  # segments that must have been dispatched before
 
@@ -222,7 +221,6 @@ class Graph:
         given = {slot: i for i, v in enumerate(self.inputs) for slot in v.slots.values()}
         last: dict[int, Part] = {}
         for g in self.segments:
-            g.islands = frozenset(p.island for s in g.steps for p in s.parts)
             g.inputs = tuple(sorted({given[i] for s in g.steps for p in s.parts for i in p.ins if i in given}))
         written = {o[0]: k for k, g in enumerate(self.segments) for s in g.steps for p in s.parts for o in p.outs}
         readers: dict[int, set[int]] = {}

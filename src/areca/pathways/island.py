@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from areca.errors import ConfigError
+from areca.pathways.program import place
 
 
 class Island:
@@ -31,8 +32,6 @@ class Island:
 
     def put(self, leaves: Sequence[Any], specs: Sequence[Any]) -> list[Any]:
         """Arrays of the host or of another island, placed here."""
-        from areca.pathways.program import place
-
         return jax.device_put(list(leaves), [place(self.mesh, s) for s in specs])
 
     def __repr__(self) -> str:

@@ -27,6 +27,7 @@ from areca.pathways.island import Island, split_devices
 from areca.pathways.program import Program
 from areca.pathways.timeline import Timeline
 from areca.train.exchange import digest, shard_size, sum_shards, to_wire
+from areca.train.identity import layout_of
 from areca.train.loop import _Run
 from areca.train.segments import Cut, Piece, assemble, pieces
 from areca.train.step import TrainState, finish
@@ -43,7 +44,7 @@ def check(config: RunConfig) -> None:
         )
     if config.noise_parts:
         raise ConfigError("the gradient noise scale is not measured over islands; set islands.shards to 0 for it.")
-    layout = Layout(config.parallel.data, config.parallel.model, config.parallel.remat)
+    layout = layout_of(config)
     split_devices(i.count, (layout.data, layout.model))  # says so if there are fewer devices
     cut = Cut(config.model, i.segments, layout, config.optimizer.z_loss)
     for _, batch in config.batch.ramp:
@@ -107,12 +108,13 @@ class OverIslands:
         self.controller = Controller(self.islands, timeline=timeline)
         self.client = self.controller.client("train")
         self.steps = 0
-        self.abstract = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), abstract)
-        params, rest = _halves(self.abstract)
-        lies = _halves(layout.specs(self.abstract)) if layout.devices > 1 else (None, None)
+        shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), abstract)
+        params, rest = _halves(shapes)
+        lies = _halves(layout.specs(shapes)) if layout.devices > 1 else (None, None)
         self.shapes, self.lies = (params, rest), lies
         self.owners = [self.islands[s * c.count // c.shards] for s in range(c.shards)]
         self.firsts: dict[tuple[int, Island], Future] = {}
+        self.of_parts: dict[Any, Program] = {}  # what rounds and sums parts of a gradient, for all sizes of a batch
         self.digest = Program("digest", digest, [params], specs=[lies[0]])
 
     def place(self, state: TrainState) -> IslandState:
@@ -180,12 +182,10 @@ class _Programs:
                 compiled[id(piece)] = Program(piece.name, piece.function, piece.inputs, specs=specs, out_specs=out)
             return compiled[id(piece)]
 
-        self.over, self.single = over, single
+        self.over = over
         self.forward, self.head, self.embedding = map(program, (found.forward, found.head, found.embedding))
         self.segments = [(program(piece), first) for piece, first in found.segments]
         self.tokens = None if single else found.forward.specs[1]
-        self.rounds: dict[Any, Program] = {}
-        self.sums: dict[Any, Program] = {}
         config = over.config
 
         def update(params: Any, rest: Any, rate: Any, head: Any, parts: Any, embedding: Any, *segments: Any) -> Any:
@@ -232,16 +232,16 @@ class _Programs:
         """A part of a shard's gradient, rounded, on all islands."""
         wire = self.over.config.islands.wire
         if wire != "float32":
-            value = g.call(self._program(self.rounds, "to wire", lambda tree: to_wire(tree, wire), [value]), value)
+            value = g.call(self._program("to wire", lambda tree: to_wire(tree, wire), [value]), value)
         return g.move(value, self.over.islands)
 
     def _sum(self, g: Graph, shards: list[Value]) -> Value:
-        return g.call(self._program(self.sums, "sum of shards", lambda *trees: sum_shards(trees), shards), *shards)
+        return g.call(self._program("sum of shards", lambda *trees: sum_shards(trees), shards), *shards)
 
-    def _program(self, known: dict[Any, Program], name: str, function: Any, values: list[Value]) -> Program:
+    def _program(self, name: str, function: Any, values: list[Value]) -> Program:
         """A program of trees like these values, cut as they are; one for all of the same shapes."""
-        first = values[0]
-        key = len(values), first.tree, tuple((a.shape, str(a.dtype)) for a in first.leaves or ())
+        first, known = values[0], self.over.of_parts
+        key = name, len(values), first.tree, tuple((a.shape, str(a.dtype)) for a in first.leaves or ())
         if key not in known:
             specs = jax.tree.unflatten(first.tree, first.specs)
             tree = jax.tree.unflatten(first.tree, first.leaves or [])
