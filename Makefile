@@ -24,7 +24,7 @@ PYTEST := $(TEST_ENV) $(BIN)/python -m pytest
 
 .PHONY: help quickstart install dev test test-fast test-interop test-browser chromium lint format lock \
 	bench-train-step bench-kill bench-ladder bench-transfer bench-deviations bench-design bench-fit bench-coverage \
-	bench-pathways clean distclean
+	bench-pathways bench-pipeline bench-islands bench-kill-islands bench-links bench-wire stress clean distclean
 
 help:
 	@echo 'make quickstart        install, then corpus -> ladder -> law -> plan -> verified run -> report (OUT=, ARGS=)'
@@ -42,6 +42,12 @@ help:
 	@echo 'make bench-deviations  each of PaLM'"'"'s choices switched: time and loss (ARGS="time", "loss --out DIR --store STORE")'
 	@echo 'make bench-fit         4,000 bootstraps of the Chinchilla fit beside scipy (ARGS="--data CSV")'
 	@echo 'make bench-pathways    the controller against plain JAX: dispatch, shares by weight, a pipeline'
+	@echo 'make bench-links       two hosts on one machine with a link of a chosen speed: what sockets measure over it (root)'
+	@echo 'make bench-islands     two islands over a link of a chosen speed: exchange overlapped or not, against none (root)'
+	@echo 'make bench-kill-islands  islands killed at random instants of a run: no step lost, no bit changed'
+	@echo 'make bench-wire        what carries gradients at least cost: jax transfers beside TCP, over such a link (root)'
+	@echo 'make stress            random graphs, failures and clients on the controller (ARGS="--minutes 60 --seed 1")'
+	@echo 'make bench-pipeline    a pipeline'"'"'s bubble and memory, replayed, beside the theory (ARGS="4x8 8x16 16x64")'
 	@echo 'make bench-coverage    how often intervals hold the truth, over twenty known laws (ARGS="--out FILE")'
 	@echo 'make lock              resolve requirements.lock anew'
 	@echo 'make clean             remove caches; `make distclean` also the environments'
@@ -133,6 +139,22 @@ bench-fit: dev
 
 bench-pathways: dev
 	$(BIN)/python benchmarks/pathways.py $(ARGS)
+
+bench-islands: dev
+	$(BIN)/python benchmarks/islands.py $(ARGS)
+
+bench-kill-islands: dev
+	$(BIN)/python benchmarks/kill_islands.py $(ARGS)
+
+bench-links: dev
+	$(BIN)/python benchmarks/links.py $(ARGS)
+
+bench-wire: dev
+	$(BIN)/python benchmarks/wire.py $(ARGS)
+stress: dev
+	$(BIN)/python benchmarks/stress.py $(ARGS)
+bench-pipeline: dev
+	$(BIN)/python benchmarks/pipeline.py $(ARGS)
 
 bench-coverage: dev
 	$(BIN)/python benchmarks/coverage.py $(ARGS)

@@ -1,10 +1,12 @@
 """The controller against plain JAX on the same devices, in one run: ratios of medians, interleaved.
 
     dispatch   tiny programs with a collective over four devices: one program of 128 ops (fused), 128 programs (chained)
-               and one call a program (op by op), plain JAX over Areca's time; 1 is parity
+               and one call a program (op by op), plain JAX over Areca's time; 1 is parity. Plain JAX is a Python loop
+               in the better of two forms: it lets all end after every 16 programs, or keeps 8 to 16 in flight
     shortest   the shortest program with 95% of plain JAX's rate, op by op and chained, in microseconds
     shares     clients with weights 1:1:1:1 and 1:2:4:8: their shares while all have work, and their rate together over
                that of one client alone
+    elsewhere  on an island of another process, of this machine and of Ray: one message for 128 programs, or for each
     pipeline   16 stages x 64 microbatches, forward and back, as one graph: microseconds a program
 
 Barham et al. 2022, figures 5 to 9, have these on TPUs. Run: python benchmarks/pathways.py [dispatch shortest ...]
@@ -31,19 +33,32 @@ from areca.pathways.program import Program
 from areca.pathways.timeline import Timeline
 
 CHAIN = 128
-ROUNDS = 15
+ROUNDS = 25
 
 
-def medians(sides: dict[str, Callable[[], None]], rounds: int = ROUNDS) -> dict[str, float]:
-    """Seconds of each side, the median of rounds in which all take turns."""
+def turns(sides: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each side, in rounds in which all take turns, forwards and backwards."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for i in range(rounds + 2):
-        for name, side in sides.items():
+        for name in list(sides)[:: 1 if i % 2 else -1]:
             started = time.perf_counter()
-            side()
+            sides[name]()
             if i >= 2:
                 seconds[name].append(time.perf_counter() - started)
-    return {name: statistics.median(s) for name, s in seconds.items()}
+    return seconds
+
+
+class Against:
+    """A side against plain JAX in the form of the lower median: the median of the rounds' ratios, and quartiles."""
+
+    def __init__(self, seconds: dict[str, list[float]], side: str, *forms: str) -> None:
+        best = min(forms, key=lambda f: statistics.median(seconds[f]))
+        ratios = [a / b for a, b in zip(seconds[best], seconds[side], strict=True)]
+        self.low, self.ratio, self.high = statistics.quantiles(ratios, n=4)
+        self.ours, self.plain = (statistics.median(seconds[s]) for s in (side, best))
+
+    def __str__(self) -> str:
+        return f"{self.ratio:5.3f} ({self.low:.3f} to {self.high:.3f})"
 
 
 def tiny(island: Island, times: int = 1, work: int = 0) -> Program:
@@ -66,11 +81,22 @@ def tiny(island: Island, times: int = 1, work: int = 0) -> Program:
 
 
 def plain(call: Callable[..., list[jax.Array]], leaves: list[jax.Array], times: int) -> None:
-    """A Python loop over plain JAX, as far ahead as the controller goes."""
+    """A Python loop over plain JAX, as far ahead as the controller goes, which lets all end now and then."""
     for i in range(times):
         leaves = call(*leaves)
         if i % 16 == 15:
             leaves[0].block_until_ready()
+    leaves[0].block_until_ready()
+
+
+def rolling(call: Callable[..., list[jax.Array]], leaves: list[jax.Array], times: int) -> None:
+    """The same, with 8 to 16 in flight."""
+    before = leaves[0]
+    for i in range(times):
+        leaves = call(*leaves)
+        if i % 8 == 7:
+            before.block_until_ready()
+            before = leaves[0]
     leaves[0].block_until_ready()
 
 
@@ -102,15 +128,22 @@ def dispatch() -> None:
                 y = client.call(fused, y)
             y.result()
 
-        seconds = medians({
-            "fused, plain": lambda: plain(whole, x.arrays(), 16), "fused": one_program,
-            "chained, plain": lambda: plain(call, x.arrays(), CHAIN * 4), "chained": chained,
-            "op by op, plain": lambda: plain(lambda a: [jitted(a)], x.arrays(), CHAIN * 4), "op by op": op_by_op,
-        })  # fmt: skip
+        def each(a: jax.Array) -> list[jax.Array]:
+            return [jitted(a)]
+
+        found = turns({
+            "fused": one_program, "chained": chained, "op by op": op_by_op,
+            "fused, plain": lambda: plain(whole, x.arrays(), 16),
+            "chained, plain": lambda: plain(call, x.arrays(), CHAIN * 4),
+            "chained, rolling": lambda: rolling(call, x.arrays(), CHAIN * 4),
+            "op by op, plain": lambda: plain(each, x.arrays(), CHAIN * 4),
+            "op by op, rolling": lambda: rolling(each, x.arrays(), CHAIN * 4),
+            "plain again": lambda: plain(call, x.arrays(), CHAIN * 4),
+        }, ROUNDS)  # fmt: skip
     for name, ops in (("fused", 16 * CHAIN), ("chained", 4 * CHAIN), ("op by op", 4 * CHAIN)):
-        ours, theirs = seconds[name], seconds[f"{name}, plain"]
-        each, plainly = ours / ops * 1e6, theirs / ops * 1e6
-        print(f"{name:<9} {theirs / ours:5.2f} of plain JAX ({each:.1f} us an op, plain {plainly:.1f})")
+        a = Against(found, name, *(f for f in found if f.startswith(f"{name}, ")))
+        print(f"{name:<9} {a} of plain JAX ({a.ours / ops * 1e6:.1f} us an op, plain {a.plain / ops * 1e6:.1f})")
+    print(f"noise     {Against(found, 'plain again', 'chained, plain')}: plain JAX against itself")
 
 
 def shortest() -> None:
@@ -133,13 +166,13 @@ def shortest() -> None:
                             y = client.call(program, y)
                     y.result()
 
-                def theirs(way=way, call=call, jitted=jitted) -> None:
-                    plain(call if way == "chained" else (lambda a: [jitted(a)]), x.arrays(), 64)
+                def theirs(loop, way=way, call=call, jitted=jitted) -> None:
+                    loop(call if way == "chained" else (lambda v: [jitted(v)]), x.arrays(), 64)
 
-                seconds = medians({"plain": theirs, "ours": ours})
-                ratio, us = seconds["plain"] / seconds["ours"], seconds["plain"] / 64 * 1e6
-                print(f"{way:<9} a program of {us:7.0f} us: {ratio:.3f} of plain JAX")
-                if ratio >= 0.95:
+                sides = {"ours": ours, "plain": lambda f=theirs: f(plain), "rolling": lambda f=theirs: f(rolling)}
+                a = Against(turns(sides, ROUNDS), "ours", "plain", "rolling")
+                print(f"{way:<9} a program of {a.plain / 64 * 1e6:7.0f} us: {a} of plain JAX")
+                if a.ratio >= 0.95:
                     break
 
 
@@ -209,7 +242,7 @@ def pipeline(stages: int = 16, microbatches: int = 64) -> None:
             for future in client.submit(traced, *inputs):
                 future.result()
 
-        seconds = medians({"run": run}, 7)["run"]
+        seconds = statistics.median(turns({"run": run}, 7)["run"])
     transfers, each = programs - compute, seconds / compute * 1e6
     print(
         f"{stages} stages x {microbatches}, {compute:,} programs and {transfers:,} transfers: {1e3 * seconds:.0f} ms, "
@@ -217,7 +250,40 @@ def pipeline(stages: int = 16, microbatches: int = 64) -> None:
     )
 
 
-PARTS = {"dispatch": dispatch, "shortest": shortest, "shares": shares, "pipeline": pipeline}
+def elsewhere() -> None:
+    """Tiny programs on an island of another process: one message for 128 of them against one for each."""
+    from areca.pathways import processes, rays
+
+    setting = processes.Setting((1, 1), threads=1)
+    starts = {"ray": rays.start, "processes": processes.start}
+    for kind, start in starts.items():
+        (island,) = start(1, setting)
+        with Controller([island]) as controller:
+            client = controller.client("bench")
+            x = client.put(np.zeros(4, np.float32), [island])
+            one = Program("tiny", lambda x: x * 0.25 + 1e-6, [np.zeros(4, np.float32)])
+            graph = client.trace(lambda g, v, p=one: [v := g.call(p, v) for _ in range(CHAIN)][-1], x)
+
+            def batched(client=client, graph=graph, x=x, island=island) -> None:
+                (y,) = client.submit(graph, x)
+                y.wait(island)
+
+            def one_by_one(client=client, one=one, x=x, island=island) -> None:
+                for _ in range(CHAIN):
+                    x = client.call(one, x)
+                x.wait(island)
+
+            found = turns({"batched": batched, "one by one": one_by_one}, ROUNDS)
+            seconds = {name: statistics.median(s) for name, s in found.items()}
+        island.close()
+        each = {name: s / CHAIN * 1e6 for name, s in seconds.items()}
+        print(
+            f"{kind:<9} one message for {CHAIN} programs {each['batched']:.0f} us each, one for each "
+            f"{each['one by one']:.0f}: {each['one by one'] / each['batched']:.1f} times the rate"
+        )
+
+
+PARTS = {"dispatch": dispatch, "shortest": shortest, "shares": shares, "pipeline": pipeline, "elsewhere": elsewhere}
 
 if __name__ == "__main__":
     print(f"jax {jax.__version__}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")

@@ -96,6 +96,26 @@ class IslandsConfig:
     segments: int = 0  # of the backward pass, after each of which gradients leave; 0: 4, or as many as layers
     wire: Literal["float32", "bfloat16"] = "float32"  # type of the gradients that are summed, travelled or not
     digest_every: int = 50  # steps after which the islands' parameters are compared
+    on: Literal["devices", "processes", "ray"] = "devices"  # of this process, or processes here or on a Ray cluster
+    processes: int = 1  # of each island that is not of this process; they share its devices evenly
+    chunk_mb: float = 4.0  # of what islands send each other between processes, 2^20 bytes
+    flows: int = 1  # connections from an island's process to another's
+    deadline: float = 300.0  # seconds without progress after which an island is called stuck
+    restart: bool = True  # start the process of a lost island again; it joins at the end of a step
+
+
+@dataclass(frozen=True)
+class PipelineConfig:
+    """Stages that train one model, each an island with the parameters of its own layers (`areca.train.pipeline`).
+
+    The batch is cut into `microbatches`, whose gradients are summed in their order; that and how many `layers` one
+    program computes are part of the numbers. How many stages there are and their schedule are not.
+    """
+
+    stages: int = 1
+    microbatches: int = 0  # equal parts of a batch; 0: no pipeline
+    schedule: Literal["1f1b", "gpipe"] = "1f1b"  # 1f1b: backward as soon as it can be; gpipe: all forward first
+    layers: int = 1  # that one program computes, at most: the least that a stage can have
 
 
 @dataclass(frozen=True)
@@ -133,13 +153,19 @@ class RunConfig:
     seed: int = 0  # of the initial parameters
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     islands: IslandsConfig = field(default_factory=IslandsConfig)
+    pipeline: PipelineConfig = field(default_factory=PipelineConfig)
     noise_parts: int = 0  # equal parts of a batch to measure the gradient noise scale from, summed in order; 0: not
     threads: int = 0  # XLA's threads on the CPU, part of the numbers; 0: one for each core
 
     @property
     def devices(self) -> int:
-        """That the run computes on, over all islands."""
-        return self.parallel.data * self.parallel.model * self.islands.count
+        """That the run computes on, over all islands or stages."""
+        return self.parallel.data * self.parallel.model * self.islands.count * self.pipeline.stages
+
+    @property
+    def devices_here(self) -> int:
+        """Those of this process. Where islands have processes of their own, one mesh of it evaluates."""
+        return self.devices if self.islands.on == "devices" else self.devices // self.islands.count
 
     def fingerprint(self) -> str:
         """SHA-256 of the resolved configuration."""
@@ -248,6 +274,6 @@ def shown(value: Any) -> str:
 
 __all__ = [
     "BatchConfig", "CheckpointConfig", "DataConfig", "EvalConfig", "GuardConfig", "IslandsConfig", "ModelConfig",
-    "OptimizerConfig", "ParallelConfig", "RunConfig", "ScheduleConfig", "check_seed", "differences", "from_dict",
-    "load", "read_table", "replace", "shown", "to_dict",
+    "OptimizerConfig", "ParallelConfig", "PipelineConfig", "RunConfig", "ScheduleConfig", "check_seed", "differences",
+    "from_dict", "load", "read_table", "replace", "shown", "to_dict",
 ]  # fmt: skip

@@ -43,6 +43,7 @@ KINDS: dict[str, tuple[str, tuple[set[str], ...]]] = {
     "result": ("the result of a run (`areca train`)", ({"n_params", "loss"}, {"flops_exact", "loss"})),
     "quickstart": ("the record of a quickstart", ({"stages"},)),
     "ladder": ("the list of a ladder's runs (`areca ladder`)", ({"runs"},)),
+    "trace": ("a timeline (`areca train --trace-steps`)", ({"traceEvents"},)),
     "store": ("the description of a token store (`areca corpus`)", ({"vocab_size", "fingerprint"},)),
 }
 

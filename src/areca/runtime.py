@@ -159,9 +159,10 @@ def _show_devices(devices: int) -> None:
     if _backend_started() or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
     if "jax" in sys.modules:
-        sys.modules["jax"].config.update("jax_num_cpu_devices", devices)
+        config = sys.modules["jax"].config
+        config.update("jax_num_cpu_devices", max(devices, config.jax_num_cpu_devices))
     else:
-        os.environ["JAX_NUM_CPU_DEVICES"] = str(devices)
+        os.environ["JAX_NUM_CPU_DEVICES"] = str(max(devices, int(os.environ.get("JAX_NUM_CPU_DEVICES") or 1)))
 
 
 def _use_compilation_cache(threads: int, devices: int) -> None:

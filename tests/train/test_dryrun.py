@@ -145,6 +145,7 @@ def test_rooflines_are_bytes_and_flops_over_speeds():
     pair = found["n_params_total"] * 4 / 2  # two hosts of four chips in each island
     assert found["islands_exchange"]["bytes_per_host_pair"] == pytest.approx(pair)
     assert line["between_islands_seconds"] == pytest.approx(pair / 4e8)
+    assert found["scaling"]["links"][-1]["exchange_seconds"] == pytest.approx(pair / 4e8)  # the chip's network
     parts = [line[k] for k in ("compute_seconds", "transfer_seconds", "between_islands_seconds")]
     assert line["exposed"]["step_seconds"] == pytest.approx(sum(parts))
     assert line["hidden"]["step_seconds"] == pytest.approx(max(parts))
@@ -172,6 +173,13 @@ def test_a_pod_of_3072_chips_holds_palm_540b_as_published():
     published = found["published"]
     assert round(100 * published["mfu"], 1) == 46.2
     assert found["roofline"]["exposed"]["step_seconds"] < published["step_seconds"]
+    # Section 4: two pods are about 1.95 times one. Parts of it are tests/conformance/test_palm_islands.py.
+    after, over = (found["scaling"]["links"][0][way] for way in ("after_backward", "overlapped"))
+    assert round(after["weak"], 2) == 1.95
+    assert 1.98 < over["weak"] < 2
+    received = {(t["axis"], t["kind"]): t["bytes"] for t in found["transfers"]}
+    assert received["data", "all-gather"] == pytest.approx(182_715_757_920, rel=1e-3)
+    assert received["data", "reduce-scatter"] == pytest.approx(91_749_595_680, rel=1e-3)
 
 
 @pytest.mark.parametrize(

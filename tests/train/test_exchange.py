@@ -4,8 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -13,7 +11,7 @@ from areca.config import ModelConfig
 from areca.errors import ConfigError
 from areca.model import decoder
 from areca.model.layout import Layout
-from areca.train.exchange import chunks, digest, put_together, shard_size, sum_shards, take, to_wire
+from areca.train.exchange import digest, shard_size, sum_shards, to_wire
 
 DIGEST = jax.jit(digest)
 
@@ -66,37 +64,6 @@ def test_another_wire_and_uneven_shards_are_refused():
 
 
 # --- chunks
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.lists(st.lists(st.integers(0, 5), max_size=3), max_size=4), min_size=1, max_size=4),
-    st.integers(1, 200),
-)
-def test_chunks_hold_every_number_once_in_order_and_go_together_again(shapes, most):
-    rng = np.random.default_rng(0)
-    parts = [{str(i): rng.standard_normal(s).astype(np.float32) for i, s in enumerate(part)} for part in shapes]
-    plan = chunks(parts, most)
-    order = [c.part for c in plan]
-    assert order == sorted(order)
-    assert sum(c.bytes for c in plan) == sum(leaf.nbytes for leaf in jax.tree.leaves(parts))
-    for c in plan:
-        arrays = take(parts[c.part], c)
-        assert sum(a.nbytes for a in arrays) == c.bytes
-        assert c.bytes <= most or len(arrays) == 1  # a single row may be larger
-    back = put_together(parts, plan, [take(parts[c.part], c) for c in plan])
-    assert jax.tree.structure(back) == jax.tree.structure(parts)
-    for a, b in zip(jax.tree.leaves(back), jax.tree.leaves(parts), strict=True):
-        assert (a.shape, np.asarray(a).tobytes()) == (b.shape, b.tobytes())
-
-
-def test_chunks_of_a_known_gradient():
-    # Rows of 40 bytes and a norm: 2 + 2 rows, then what is left of the first leaf with the norm.
-    part = {"kernel": jax.ShapeDtypeStruct((5, 10), jnp.float32), "norm": jax.ShapeDtypeStruct((10,), jnp.float32)}
-    plan = chunks([part, {"x": jax.ShapeDtypeStruct((3, 2, 2), jnp.bfloat16)}], 80)
-    assert [(c.part, c.bytes, len(c.slices)) for c in plan] == [(0, 80, 1), (0, 80, 1), (0, 80, 2), (1, 24, 1)]
-    with pytest.raises(ConfigError, match="a chunk has 0 bytes"):
-        chunks([part], 0)
 
 
 # --- the fingerprint

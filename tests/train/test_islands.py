@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from areca.cli.main import main
-from areca.config import BatchConfig, GuardConfig, IslandsConfig, ParallelConfig, to_dict
+from areca.config import BatchConfig, GuardConfig, IslandsConfig, ParallelConfig, PipelineConfig, to_dict
 from areca.errors import CheckpointError, ConfigError, TrainingError
 from areca.files import read_json
 from areca.model.layout import Layout
@@ -81,6 +81,21 @@ def test_a_run_goes_on_with_the_same_bits_on_another_number_of_islands(one, tiny
         train(replace(config, islands=IslandsConfig(1, 4)), place, resume="must")
 
 
+def test_a_resumed_run_keeps_the_shards_that_its_first_islands_gave_it(one, tiny_store, tmp_path):
+    """`--resume --islands 1` after `--islands 2`: nobody has said how many shards there are."""
+    config = tiny_config(tiny_store, islands=IslandsConfig(2))
+    place = tmp_path / "run"
+
+    def stop(progress):
+        if progress.step == 6:
+            raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        train(config, place, listener=stop)
+    result = train(replace(config, islands=IslandsConfig(1)), place, resume="auto")
+    assert result["parameters_sha256"] == one[1]["parameters_sha256"]
+
+
 def test_a_batch_that_grows_is_cut_into_as_many_shards(tiny_store, tmp_path):
     ramp = BatchConfig(ramp=((0, 2), (4 * 2 * 16, 4)))
     found = [
@@ -145,6 +160,9 @@ def test_several_runs_of_one_program_are_on_one_island(tiny_store):
     config = tiny_config(tiny_store, islands=IslandsConfig(2, 2), guard=GuardConfig(enabled=False))
     with pytest.raises(ConfigError, match="islands asks for 2 of them and 2 shards, but several runs in one program"):
         check_alike([config, replace(config, seed=1)])
+    config = replace(config, islands=IslandsConfig(), pipeline=PipelineConfig(2, 4))
+    with pytest.raises(ConfigError, match="pipeline asks for 4 microbatches on 2 stages, but several"):
+        check_alike([config, replace(config, seed=1)])
 
 
 def test_the_command_line_trains_over_islands(tiny_store, tmp_path, capsys):
@@ -154,5 +172,6 @@ def test_the_command_line_trains_over_islands(tiny_store, tmp_path, capsys):
     assert "islands.count is 0; it must be at least 1" in capsys.readouterr().err
     assert main([*argv, "--islands", "2"]) == 0
     said = read_json(tmp_path / "run" / "run.json")["config"]
-    assert said["islands"] == {"count": 2, "shards": 2, "segments": 2, "wire": "float32", "digest_every": 50}
+    chosen = {"count": 2, "shards": 2, "segments": 2, "wire": "float32", "digest_every": 50, "on": "devices"}
+    assert said["islands"].items() >= chosen.items()
     assert said["parallel"]["remat"] == "block"

@@ -138,7 +138,7 @@ def test_the_step_from_shards_is_the_step():
 @pytest.mark.parametrize(
     ("segments", "layout", "changes", "words"),
     [
-        (0, ONE, {}, "segments is 0 and the model has 3 layers; choose a number from 1 to 3"),
+        (0, ONE, {}, "segments is 0 and the model has 3 layers; choose from 1 to 3"),
         (4, ONE, {}, "segments is 4 and the model has 3 layers"),
         (1, Layout(), {}, "remat is 'none'"),
         (1, Layout(remat="selective"), {}, "set parallel.remat to 'block'"),

@@ -1,5 +1,6 @@
 """`areca dryrun`: will a model fit on a mesh of chips, and how fast can a step be."""
 
+from textwrap import wrap
 from typing import Any, Literal
 
 from areca.cli.options import call, print_json, with_shape
@@ -22,6 +23,8 @@ def dryrun(
     remat: Literal["none", "selective", "block"] = "block",
     dtype: Literal["bfloat16", "float32"] = "bfloat16",
     chips_per_host: int = 4,
+    link_gbps: float = 0.0,
+    island_seconds: float = 0.0,
     json: bool = False,
 ) -> int:
     """Compile a training step for any mesh, without the chips: bytes, FLOPs, transfers, step time by roofline.
@@ -38,6 +41,8 @@ def dryrun(
         remat: what a layer keeps for its backward pass: all (none), the outputs of products, or its input (block).
         dtype: of the computation; parameters and optimizer are float32.
         chips_per_host: for the bytes that pairs of hosts exchange between islands.
+        link_gbps: Gbit/s from a host to its peer in another island, each way at once; 0: PaLM's and the chip's.
+        island_seconds: measured, of a step of one island alone with its share of the batch; 0: published or a roofline.
         json: print the result as JSON.
     """
     from areca.model.summary import load_shape
@@ -54,6 +59,8 @@ def dryrun(
         remat=remat,
         dtype=dtype,
         chips_per_host=chips_per_host,
+        link_gbps=link_gbps,
+        island_seconds=island_seconds,
     )
     if json:
         print_json(result)
@@ -80,6 +87,8 @@ def _print(name: str, r: dict[str, Any]) -> None:
     _flops(console, r["flops"])
     if r["roofline"]:
         _roofline(console, r)
+    if r["scaling"]:
+        _scaling(console, r["scaling"])
     for line in r["extrapolated"]:
         console.print(f"note: {line}", style="yellow", soft_wrap=False)
     console.print(f"compiled in {r['compiled']['seconds']:.1f} s", style="dim")
@@ -151,3 +160,43 @@ def _roofline(console: Any, r: dict[str, Any]) -> None:
             console.print(f"  {words + ':':<22}{duration(v['step_seconds'])} a step, {speed}, MFU {v['mfu']:.1%}")
     if p := r["published"]:
         console.print(f"    ({p['source']}: none hidden is {p['of_exposed']:.0%} of it)")
+
+
+def _scaling(console: Any, s: dict[str, Any]) -> None:
+    """Several islands against one: a row for each link, then what the rows rest on."""
+    n = s["islands"]
+    console.print(f"\nscaling over {n} islands, against one with {s['sequences_of_an_island']:,} sequences (weak)")
+    known = s["island_seconds"] is not None
+    heads = f"{'after backward':>16}{'overlapped (segments)':>24}" if known else ""
+    console.print(f"{'a host sends ' + byte_size(s['bytes_a_host_sends']):<24}{'Gbit/s':>7}{'takes':>8}{heads}")
+    for row in s["links"]:
+        line = f"{row['link']:<24}{row['gbps_of_a_host']:>7.3g}{duration(row['exchange_seconds']):>8}"
+        if known:
+            over = row["overlapped"]
+            line += f"{row['after_backward']['weak']:>15.3f}x{over['weak']:>16.3f}x ({over['segments']})"
+        console.print(line)
+    if known:
+        after, over = (_strong(s["links"][0][way]) for way in ("after_backward", "overlapped"))
+        console.print(f"strong, against one with all sequences: {after}; overlapped {over}")
+    if need := s["needed"]:
+        least = (
+            f"{need['overlapped_tbps']:.3g} do, overlapped" if need["overlapped_tbps"] else "no speed does, overlapped"
+        )
+        console.print(
+            f"{need['efficiency']:.1%} of {n}x needs {need['after_backward_tbps']:.3g} Tbit/s of all hosts; {least}"
+        )
+    if p := s["published"]:
+        burst, ideal = f"a burst of {p['burst_tbps']:g} Tbps", duration(p["roofline_island_seconds"])
+        console.print(f"published: {p['weak']}x, and {burst}; that alone gives {p['weak_of_burst']:.3f}x,")
+        console.print(
+            f"  and {p['weak']}x alone means {p['tbps_of_weak']:.0f} Tbps; with an island's roofline of {ideal}"
+        )
+        console.print(f"  the burst gives {p['roofline_weak_of_burst']:.3f}x")
+    for a in s["assumptions"]:
+        line = f"{a['from'] or 'unknown'}: {a['what']}"
+        console.print("\n".join(wrap(line, 80, initial_indent="  ", subsequent_indent="    ")), style="dim")
+
+
+def _strong(v: dict[str, float]) -> str:
+    low, high = f"{v['strong_at_least']:.2f}", f"{v['strong_at_most']:.2f}x"
+    return high if low == high[:-1] else f"{low} to {high}"

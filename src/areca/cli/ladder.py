@@ -33,6 +33,10 @@ def ladder(
     epochs: tuple[float, ...] = (),
     together: Literal["auto", "vmap", "processes", "one"] = "auto",
     workers: int = 0,
+    islands: int | None = None,
+    islands_on: Literal["devices", "processes", "ray"] = "devices",
+    islands_each: int = 1,
+    weights: Literal["equal", "flops"] = "equal",
     json: bool = False,
 ) -> int:
     """Train a family of models over sizes and budgets on a token store.
@@ -67,11 +71,16 @@ def ladder(
             numbers of passes, no longer than --tokens; 1 4 16 64 if not given.
         together: how runs share the machine: processes, one a core (the bits of runs alone); vmap, runs that differ in
             seed and learning rate as one program (equal to rounding); one after another; auto chooses and says which.
-        workers: programs at a time; 0 means one for each core, one on an accelerator.
+        workers: programs at a time; 0 means one for each core, one on an accelerator, over islands two for each.
+        islands: all runs share so many islands of one controller; a run that fails is tried again from its checkpoint.
+        islands_on: what islands are: devices of this process, processes of this machine, or of a Ray cluster.
+        islands_each: islands that each run trains over, with a shard of the batch on each; with 1 no bit differs.
+        weights: how runs share an island, evenly or by their FLOPs (all are then equally far at any time).
         json: print the results for machines.
     """
     from areca.cli.options import numbers, print_json
-    from areca.errors import Interrupted
+    from areca.errors import ConfigError, Interrupted
+    from areca.study.islands import Islands
     from areca.study.ladder import run_ladder
     from areca.study.progress import FamilyProgress
     from areca.study.vary import plan_family
@@ -79,6 +88,9 @@ def ladder(
     given = {"budgets": budgets, "sizes": sizes, "widths": widths, "tokens": tokens, "depths": depths, "heads": heads,
              "contexts": contexts, "batches": batches, "evaluations": evaluations, "context": context, "epochs": epochs,
              "fractions": numbers("--fractions", fractions) if fractions else ()}  # fmt: skip
+    if islands is None and (islands_on != "devices" or islands_each != 1 or weights != "equal"):
+        raise ConfigError("--islands-on, --islands-each and --weights are about islands; give --islands with them.")
+    shared = None if islands is None else Islands(islands, islands_on, islands_each, weights=weights)
     planned = plan_family(
         vary, out, store, given, seed=seed, seeds=seeds, learning_rates=numbers("--learning-rates", learning_rates)
     )
@@ -88,6 +100,7 @@ def ladder(
             planned,
             workers=workers,
             together=together,
+            islands=shared,
             on_progress=progress.progress,
             on_result=progress.result,
             say=progress.say,

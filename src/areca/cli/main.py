@@ -26,6 +26,8 @@ VERBS: dict[str, str] = {
     "dryrun": "will it fit: a training step compiled for any mesh, without the chips",
     "generate": "sample text from a checkpoint",
     "footprint": "energy and carbon of a run, a study, a plan or a published run",
+    "islands": "what a step over islands is made of, and how many segments pay",
+    "trace": "what islands did in recorded steps, and what the steps waited for",
     "report": "one HTML page from run directories",
 }
 

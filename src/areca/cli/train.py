@@ -18,6 +18,11 @@ def train(
     from_step: int | None = None,
     noise_scale: bool = False,
     islands: int | None = None,
+    islands_on: str | None = None,
+    trace_steps: str = "",
+    stages: int | None = None,
+    microbatches: int | None = None,
+    schedule: str | None = None,
     json: bool = False,
 ) -> int:
     """Train a model, or go on with a run that was stopped.
@@ -39,14 +44,24 @@ def train(
         islands: train over so many islands, each a mesh of [parallel] with all parameters; on a CPU it shows as many
             devices. The batch is cut into as many shards if [islands] doesn't say, and the numbers then depend on the
             shards alone, so the run may go on with --resume on another number of islands.
+        islands_on: devices of this process (the default), processes of this machine, or ray, actors on the cluster
+            that RAY_ADDRESS names. The numbers are the same on all of them.
+        trace_steps: record what each island does in these steps, such as 10:12 or 10:12,50:51, in trace.json of
+            --out, for `areca trace` and Perfetto.
+        stages: train over the stages of a pipeline, each a mesh of [parallel] that holds its own layers' parameters and
+            optimizer only. No number depends on it, so a run may go on with --resume on another number of stages.
+        microbatches: equal parts of a batch that go through the stages one after another; the numbers depend on it.
+        schedule: 1f1b, a microbatch goes back as soon as it can, or gpipe, all go forward first: the same numbers.
         json: print the result for machines.
     """
     from areca.cli.progress import run_progress, say
     from areca.config import load, replace
     from areca.errors import ConfigError
     from areca.footprint.card import summary_of
+    from areca.pathways.fleet import KINDS
     from areca.train.loop import train as train_run
     from areca.train.saves import describe
+    from areca.train.tracing import parse_steps
 
     if from_step is not None and not resume:
         raise ConfigError(
@@ -55,6 +70,7 @@ def train(
         )
     if resume and auto_resume:
         raise ConfigError("--resume and --auto-resume are both given; one refuses to start a run, the other may.")
+    windows = parse_steps(trace_steps) if trace_steps else ()
     settings = load(config)
     if noise_scale and not settings.noise_parts:
         from areca.train.noise import parts_for
@@ -62,9 +78,18 @@ def train(
         settings = replace(settings, noise_parts=parts_for(settings))
     if islands is not None:
         settings = replace(settings, islands=replace(settings.islands, count=islands))
+    given = {"stages": stages, "microbatches": microbatches, "schedule": schedule}
+    given = {name: value for name, value in given.items() if value is not None}
+    settings = replace(settings, pipeline=replace(settings.pipeline, **given))
+    if islands_on is not None:
+        if islands_on not in KINDS:
+            raise ConfigError(f"--islands-on is {islands_on!r}; choose one of {', '.join(KINDS)}.")
+        settings = replace(settings, islands=replace(settings.islands, on=islands_on))
     how = "auto" if auto_resume else "must" if resume else "never"
     with run_progress() as listener:
-        result = train_run(settings, out, resume=how, from_step=from_step, listener=listener, say=say)
+        result = train_run(
+            settings, out, resume=how, from_step=from_step, listener=listener, say=say, trace_steps=windows
+        )
     if json:
         from areca.cli.options import print_json
 

@@ -13,6 +13,7 @@ from areca.pathways.future import Future
 from areca.pathways.graph import Graph
 from areca.pathways.island import Island
 from areca.pathways.program import Program, flat_specs
+from areca.pathways.remote import register
 from areca.pathways.stride import Share
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Client:
         self.share = Share(weight)
         self.ready: collections.deque[Unit] = collections.deque()  # the dispatcher's: units that wait for nothing
         self.closed = False
+        self.graphs: list[Graph] = []  # that islands of other processes know
         self._single: dict[Any, Graph] = {}
 
     def trace(self, function: Callable[..., Any], *examples: Future, name: str = "") -> Graph:
@@ -35,6 +37,9 @@ class Client:
         values = [graph.input(f.leaves, f.tree, f.islands, f.specs, f.made_by) for f in examples]
         outputs = function(graph, *values)
         graph.finish(outputs if isinstance(outputs, tuple | list) else [outputs])
+        if graph.remote:
+            register(graph)
+            self.graphs.append(graph)
         return graph
 
     def submit(self, graph: Graph, *inputs: Future) -> list[Future]:
@@ -46,7 +51,7 @@ class Client:
 
     def call(self, program: Program, *inputs: Future) -> Any:
         """One program as a graph of its own."""
-        key = (program, *(i.islands for i in inputs))
+        key = (program, *[i.islands for i in inputs])
         graph = self._single.get(key)
         if graph is None:
             graph = self._single[key] = self.trace(
@@ -82,14 +87,21 @@ def check_inputs(graph: Graph, inputs: Sequence[Future]) -> None:
     if len(inputs) != len(graph.inputs):
         raise ConfigError(f"graph {graph.name} takes {len(graph.inputs)} inputs and is given {len(inputs)}.")
     for i, (value, future) in enumerate(zip(graph.inputs, inputs, strict=True)):
+        if not isinstance(future, Future):
+            raise ConfigError(
+                f"input {i} of graph {graph.name} is a {type(future).__name__} and not a future; put it on islands "
+                "with `client.put`."
+            )
         if future.donated_to:
             raise ConfigError(
                 f"{graph.name} reads what {future.made_by} gave after its memory went to {future.donated_to}."
             )
-        if future.islands != value.islands or (
-            future.leaves is not value.leaves
-            and (future.tree != value.tree or future.specs != value.specs or not _same(future.leaves, value.leaves))
-        ):
+        if future.leaves is value.leaves or future.leaves is value.alike:
+            same = True
+        else:
+            same = future.tree == value.tree and future.specs == value.specs and _same(future.leaves, value.leaves)
+            value.alike = future.leaves if same else None
+        if not same or future.islands != value.islands:
             raise ConfigError(f"input {i} of graph {graph.name} is not as it was traced: what {future.made_by} gave.")
 
 

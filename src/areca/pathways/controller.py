@@ -11,13 +11,13 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
 from jax.tree_util import tree_flatten, tree_unflatten
 
 from areca.errors import ConfigError, IslandError
+from areca.pathways.agent import Bad
 from areca.pathways.client import Client
 from areca.pathways.costs import Costs
 from areca.pathways.dataflow import Dataflow, Execution, Failed, Unit
@@ -25,9 +25,12 @@ from areca.pathways.flight import Flight, settled
 from areca.pathways.future import Future, failure, wait_for
 from areca.pathways.graph import Graph, Host, Segment, Step
 from areca.pathways.island import Island
-from areca.pathways.program import shapes
+from areca.pathways.pool import Pool
+from areca.pathways.program import Program, shapes
+from areca.pathways.remote import Handle, unregister
 from areca.pathways.stride import Stride
 from areca.pathways.timeline import Timeline
+from areca.pathways.watch import Watch
 
 WINDOW = 16  # programs in flight on an island
 DEADLINE = 300.0  # seconds without an answer after which an island is called stuck
@@ -54,11 +57,15 @@ class Controller:
         self.inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self.costs = Costs()
         self._sequence = itertools.count()
-        self._flights = {island: Flight() for island in self.islands}
+        self._flights = {island: Flight(max(1, window // 2)) for island in self.islands}
         self._stride, self._clients, self._flow = Stride(), list[Client](), Dataflow(self._ready)
-        self._hosts = ThreadPoolExecutor(host_threads, thread_name_prefix="areca-host")
-        self._watchers = {i: ThreadPoolExecutor(1, thread_name_prefix=f"areca-{i.name}") for i in self.islands}
+        self._hosts = Pool(host_threads, "areca-host")
+        self._watchers = {i: Pool(1, f"areca-{i.name}") for i in self.islands}
+        self._closed = False
         self._broken: BaseException | None = None
+        self._remote = Watch(self.inbox, deadline, lambda: [i for i in self.islands if i.remote])
+        for island in self.islands:
+            self._remote.attend(island)
         self._thread = threading.Thread(target=self._run, name="areca-dispatcher", daemon=True)
         self._thread.start()
 
@@ -80,24 +87,37 @@ class Controller:
         """What `Client.submit` does, on checked inputs: enqueues the graph and returns its outputs at once."""
         if self._broken is not None:
             raise self._broken
+        if self._closed:
+            raise ConfigError(f"graph {graph.name} is submitted to a controller that is closed; make another.")
         outputs = [Future(v.made_by, v.leaves, v.tree, v.islands, v.specs, self.deadline) for v in graph.outputs]
         execution = Execution(graph, inputs, outputs, client)
         for place, reader in graph.donated.items():
             inputs[place].donated_to = reader
         if self.timeline is not None:
-            self.timeline.prepared(graph, client.name, time.perf_counter())
+            execution.recording = self.timeline.submitted(graph, client.name, inputs, outputs)
         self.inbox.put(("submit", execution))
         return outputs
 
+    def forget(self, programs: Sequence[Program]) -> None:
+        """Nobody will call these any more: islands of other processes let go of them."""
+        self.inbox.put(("forget", [p.number for p in programs]))
+
+    def join(self, island: Any) -> None:
+        """Takes in another island of another process."""
+        self._remote.attend(island)
+        self.inbox.put(("join", island))
+
     def close(self) -> None:
         """Dispatches what was submitted, waits until all is computed, and ends the threads."""
+        self._closed = True
         self.inbox.put(("end", None))
         self._thread.join(self.deadline)
-        if self._thread.is_alive():
+        stuck = self._thread.is_alive()
+        for pool in (self._hosts, *self._watchers.values()):
+            pool.close(0.0 if stuck or self._broken is not None else self.deadline)
+        self._remote.close()
+        if stuck:
             raise IslandError(f"the controller did not end: {self._stuck()}.")
-        self._hosts.shutdown(wait=True)
-        for watcher in self._watchers.values():
-            watcher.shutdown(wait=True)
 
     # The dispatcher's thread.
 
@@ -133,6 +153,15 @@ class Controller:
             self._flow.host_ended(*what)
         elif kind == "free":
             self._flights[what].watched = False
+        elif kind == "ran":
+            sent, seconds = what
+            self._seen([s.cost for s in sent], seconds, [s.charge for s in sent])
+        elif kind == "lost":
+            if what in self.islands:
+                self.islands.remove(what)
+        elif kind == "join":
+            self.islands.append(what)
+            self._flights[what] = Flight(1)
         elif kind == "open":
             self._clients.append(what)
             self._flow.open[what] = set()
@@ -140,6 +169,11 @@ class Controller:
             self._flow.close(what)
             what.ready.clear()
             self._clients.remove(what)
+            for graph in what.graphs:
+                unregister(graph)
+        elif kind == "forget":
+            for island in (i for i in self.islands if i.remote):
+                island.forget(what)  # type: ignore[attr-defined]
         return kind == "end"
 
     def _ready(self, unit: Unit) -> None:
@@ -148,7 +182,8 @@ class Controller:
             self._hosts.submit(self._host, unit, unit.node)
             return
         if not client.ready:
-            self._stride.wake(client.share)
+            idle = len(self._flow.open[client]) <= len(unit.execution.units)  # it had nothing else to do
+            self._stride.wake(client.share, unit.node.islands or _next(unit).islands, idle)
         client.ready.append(unit)
 
     def _pick(self) -> Unit | None:
@@ -162,7 +197,7 @@ class Controller:
         kept: set[Island] = set()
         for client in waiting:
             unit = client.ready[0]
-            islands = _next(unit).islands
+            islands = unit.node.islands if unit.execution.graph.remote else _next(unit).islands  # type: ignore[union-attr]
             if kept.isdisjoint(islands):
                 if self._room(islands):
                     return unit
@@ -171,39 +206,85 @@ class Controller:
 
     def _room(self, islands: Sequence[Island]) -> bool:
         for island in islands:
+            if island.remote:
+                if not island.room():  # type: ignore[attr-defined]
+                    return False
+                continue
             flight = self._flights[island]
             if flight.used >= self.window:
-                while flight.first_is_computed:
-                    self.costs.seen(*flight.free())
-                if flight.used >= self.window:
+                if not flight.first_is_computed:
                     return False
+                self._seen(*flight.free())
         return True
 
     def _advance(self, unit: Unit) -> None:
-        """Dispatches steps of a unit while there is room and nobody else's turn has come."""
-        execution, client = unit.execution, unit.execution.client
-        steps = unit.node.steps  # type: ignore[union-attr]
-        alone = sum(1 for c in self._clients if c.ready) == 1
+        """Dispatches steps of a unit, the first of which has room: one, or as many as have it if nobody else waits."""
+        execution, client, node = unit.execution, unit.execution.client, unit.node
+        assert isinstance(node, Segment)
+        if execution.graph.remote:
+            self._send(unit)
+            return
+        steps = node.steps
         while True:
-            step = steps[unit.at]
-            self._dispatch(execution, step)
-            self._stride.charge(client.share, self.costs.of(step.number) * len(step.parts))
-            unit.at += 1
-            if unit.at == len(steps):
+            ahead = 1
+            if sum(1 for c in self._clients if c.ready) == 1:
+                ahead = max(1, self.window - max(self._flights[i].used for i in node.islands))
+            upto = min(unit.at + ahead, len(steps))
+            for step in steps[unit.at : upto]:
+                cost = self.costs.of(step.number)
+                if not (execution.failed and _spoilt(execution.slots, step)):
+                    execution.failed |= not self._enqueue(execution, step, cost)
+                self._stride.charge(client.share, cost * len(step.parts), step.islands)
+            unit.at = upto
+            if upto == len(steps):
                 client.ready.popleft()
                 self._flow.dispatched(unit)
                 return
-            if not alone or not self.inbox.empty() or not self._room(steps[unit.at].islands):
+            if ahead == 1 or not self.inbox.empty() or not self._room(steps[upto].islands):
                 return
 
-    def _dispatch(self, execution: Execution, step: Step) -> None:
-        """Enqueues one step on all of its islands, or fails it on all."""
-        slots, number = execution.slots, next(self._sequence)
-        if execution.failed:
-            bad = next((s for p in step.parts for i in p.ins if type(s := slots[i]) is Failed), None)
-            if bad is not None:
-                _fail(slots, step, bad)
-                return
+    def _send(self, unit: Unit) -> None:
+        """Sends a segment to all of its islands, one message each, or fails it on all."""
+        execution, client, segment = unit.execution, unit.execution.client, unit.node
+        assert isinstance(segment, Segment)
+        slots, started, recording = execution.slots, time.perf_counter(), execution.recording
+        cost = self.costs.of(segment.cost)
+        lost = next((i.error for i in segment.islands if i.error is not None), None)  # type: ignore[attr-defined]
+        if lost is not None:
+            execution.failed = True
+            for _, slot in segment.kept:
+                slots[slot] = Failed(lost)
+        else:
+            sent, first = {}, -1
+            if recording is not None:
+                numbers = [next(self._sequence) for _ in segment.steps]
+                first = numbers[0]
+            for island in segment.islands:
+                bound = {slot: _key(slots[slot]) for slot in segment.bound[island]}
+                which = execution.number, execution.graph.number, segment.number, segment.cost
+                sent[island] = island.run(*which, bound, first, recording and recording.timeline)  # type: ignore[attr-defined]
+                sent[island].charge = client.share, cost
+            for island, slot in segment.kept:
+                slots[slot] = Handle(island, (execution.number, slot), sent[island])  # type: ignore[arg-type]
+            self._stride.charge(client.share, cost * len(segment.islands), segment.islands)
+            if recording is not None:
+                ended = time.perf_counter()
+                for step, number in zip(segment.steps, numbers, strict=True):
+                    recording.dispatched(step, number, started, ended, slots)
+        client.ready.popleft()
+        self._flow.dispatched(unit)
+
+    def _seen(self, numbers: list[Any], seconds: float, charges: list[tuple[Any, float]]) -> None:
+        """What an island did within a time in which it was busy."""
+        self.costs.seen(numbers, seconds)
+        self._stride.settle(charges, seconds)
+
+    def _enqueue(self, execution: Execution, step: Step, cost: float) -> bool:
+        """Enqueues a step, with operands in the slots, on all of its islands, or fails it on all. Whether it went well.
+
+        The stack is kept shallow here: JAX walks it for each array it makes.
+        """
+        slots, recording, share = execution.slots, execution.recording, execution.client.share
         started = time.perf_counter()
         try:
             for part in step.parts:
@@ -213,14 +294,14 @@ class Controller:
                     slots[slot] = outs[first:last]
                 for slot in part.forget:
                     slots[slot] = None
-                self._flights[part.island].add(step.number, outs[0], started)
+                self._flights[part.island].add(step.number, outs[0], started, share, cost)
         except Exception as error:
             where = " and ".join(i.name for i in step.islands)
             _fail(slots, step, Failed(failure(step.name, where, error)))
-            execution.failed = True
-            return
-        if self.timeline is not None:
-            self.timeline.dispatched(step, number, execution.client.name, started, time.perf_counter(), slots)
+            return False
+        if recording is not None:
+            recording.dispatched(step, next(self._sequence), started, time.perf_counter(), slots)
+        return True
 
     def _host(self, unit: Unit, node: Host) -> None:
         """In a thread of the pool: computes a host function."""
@@ -230,15 +311,18 @@ class Controller:
             for slot, tree in zip(node.ins, node.trees, strict=True):
                 if type(has := slots[slot]) is Failed:
                     raise has.error
-                if tree is not None:
+                if type(has) is Handle:
+                    has.island.wait(has, None, node.name)
+                    has = tree_unflatten(tree, has.island.read(has))
+                elif tree is not None:
                     wait_for(has, None, node.name, "the host")
                     has = tree_unflatten(tree, has)
                 arguments.append(has)
             result = _checked(node, node.function(*arguments))
         except BaseException as error:
             result = Failed(failure(node.name, "the host", error))
-        if self.timeline is not None:
-            self.timeline.host(node, unit.execution.client.name, started, time.perf_counter())
+        if unit.execution.recording is not None:
+            unit.execution.recording.host(node, started, time.perf_counter())
         self.inbox.put(("host", (unit, result)))
 
     def _wait(self) -> bool:
@@ -246,11 +330,13 @@ class Controller:
         if not any(c.ready for c in self._clients):
             return self._handle(self.inbox.get())
         full = [i for i in self.islands if self._flights[i].used >= self.window]
+        if not full:  # islands of other processes have no room; a watch ends those that never will
+            return self._handle(self.inbox.get())
         if len(self.islands) == 1:  # nothing else could be dispatched meanwhile: no other thread is needed
             flight = self._flights[full[0]]
             flight.mark()
             settled(flight.marks[0][0])
-            self.costs.seen(*flight.free())
+            self._seen(*flight.free())
             return False
         for island in full:
             flight = self._flights[island]
@@ -273,16 +359,35 @@ class Controller:
             flight.mark()
             while flight.marks:
                 settled(flight.marks[0][0])
-                self.costs.seen(*flight.free())
+                self._seen(*flight.free())
+        for island in self.islands:
+            if island.remote:
+                island.settle()  # type: ignore[attr-defined]
 
     def _stuck(self) -> str:
-        names = [i.name for i, f in self._flights.items() if f.used]
-        return f"{' and '.join(names) or 'a host function'} has not answered for {self.deadline:g} s"
+        names = [i.name for i, f in self._flights.items() if not f.idle]
+        have = "have" if len(names) > 1 else "has"
+        return f"{' and '.join(names) or 'a host function'} {have} not answered for {self.deadline:g} s"
+
+
+def _key(value: Any) -> Any:
+    """What an island of another process is told of a slot: a handle's key, or why there is no value."""
+    if type(value) is Failed:
+        return Bad(str(value.error), isinstance(value.error, IslandError))
+    return value.key
 
 
 def _next(unit: Unit) -> Step:
     assert isinstance(unit.node, Segment)
     return unit.node.steps[unit.at]
+
+
+def _spoilt(slots: list[Any], step: Step) -> bool:
+    """Whether an operand of a step has failed; its outputs fail with it."""
+    bad = next((s for p in step.parts for i in p.ins if type(s := slots[i]) is Failed), None)
+    if bad is not None:
+        _fail(slots, step, bad)
+    return bad is not None
 
 
 def _fail(slots: list[Any], step: Step, bad: Failed) -> None:

@@ -4,22 +4,25 @@ On an island programs run one after another, so the time between two of its comp
 Each estimate in such an interval is moved by the ratio of what was seen to what was expected.
 """
 
+from typing import Any
+
 LEAST_RATE = 0.02  # of ln(seen / expected) that an estimate moves by, once it has been seen often; noise is not a cost
 LEAST = 1e-6  # seconds
+FIRST = 1e-4  # seconds, of programs while none is known
 
 
 class Costs:
-    """Seconds of each program (by number), as far as they are known."""
+    """Seconds of each program, or segment sent to an island, by number, as far as they are known."""
 
     def __init__(self) -> None:
-        self._seconds: dict[int, float] = {}
-        self._times: dict[int, int] = {}  # that a program was seen
+        self._seconds: dict[Any, float] = {}
+        self._times: dict[Any, int] = {}  # that a program was seen to end
 
-    def of(self, number: int) -> float:
+    def of(self, number: Any) -> float:
         """The estimate; the least of all known for a program not seen yet, so that it is tried."""
-        return self._seconds.get(number) or min(self._seconds.values(), default=LEAST)
+        return self._seconds.get(number) or min(self._seconds.values(), default=FIRST)
 
-    def seen(self, numbers: list[int], seconds: float) -> None:
+    def seen(self, numbers: list[Any], seconds: float) -> None:
         """Programs that ended within an interval in which the island was busy."""
         seconds = max(seconds, LEAST * len(numbers))
         expected = sum(self._seconds.get(n, 0.0) for n in numbers)
@@ -27,9 +30,9 @@ class Costs:
         if unknown:
             each = max(seconds - expected, LEAST * len(unknown)) / len(unknown)
             self._seconds |= dict.fromkeys(unknown, each)
-            self._times |= dict.fromkeys(unknown, 1)
+            self._times |= {n: numbers.count(n) for n in set(unknown)}
             return
         for n in set(numbers):
-            self._times[n] += 1
-            rate = max(self._times[n] ** -0.5, LEAST_RATE)
+            self._times[n] += numbers.count(n)
+            rate = max((self._times[n] / 2) ** -0.5, LEAST_RATE)
             self._seconds[n] = max(self._seconds[n] * (seconds / expected) ** rate, LEAST)

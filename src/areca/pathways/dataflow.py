@@ -5,12 +5,15 @@ functions upstream, for inputs that another graph still has to make, and, where 
 that read it before. Only the dispatcher's thread calls what is here.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from areca.errors import ProgramError
 from areca.pathways.future import Future, Nothing
 from areca.pathways.graph import Graph, Host, Segment, Value
+
+_numbers = itertools.count()
 
 
 class Failed:
@@ -25,12 +28,16 @@ class Failed:
 class Execution:
     """One submission of a graph. A slot holds a value's leaves on one island, or an object of the host."""
 
-    __slots__ = ("client", "failed", "graph", "inputs", "left", "outputs", "slots", "units")
+    __slots__ = (
+        "client", "failed", "graph", "inputs", "left", "number", "outputs", "recording", "slots", "units",
+    )  # fmt: skip
 
     def __init__(self, graph: Graph, inputs: Sequence[Future], outputs: list[Future], client: Any) -> None:
         self.graph, self.inputs, self.outputs, self.client = graph, list(inputs), outputs, client
+        self.number = next(_numbers)
         self.slots: list[Any] = [None] * graph.n_slots
         self.failed = False  # whether any slot is Failed
+        self.recording: Any = None  # timeline.Recording, if there is one
         self.units = [Unit(self, node) for node in (*graph.segments, *graph.hosts)]
         self.left = len(self.units)  # not dispatched yet
 
@@ -78,6 +85,9 @@ class Dataflow:
                 need.then.append(unit)
             for place in node.inputs:
                 self._await_input(unit, place)
+            for place in node.outputs:  # another graph may take its memory as soon as it is placed
+                execution.outputs[place].readers.append(unit)
+        execution.left += len(graph.passed)  # all of them before the first is passed on: with the last one it ends
         for place in graph.passed:
             self._pass_on(execution, place)
         for unit in units:
@@ -141,7 +151,6 @@ class Dataflow:
     def _pass_on(self, execution: Execution, place: int) -> None:
         """An input that is an output as it is has to be waited for like a unit."""
         future, value = execution.inputs[place], execution.graph.inputs[place]
-        execution.left += 1
 
         def placed() -> None:
             _load(execution, value, future)
@@ -182,10 +191,11 @@ class Dataflow:
 
     def _left(self, unit: Unit) -> list[Unit]:
         """A unit will read nothing any more: gives the units that waited for it."""
-        for place in unit.node.inputs:
-            readers = unit.execution.inputs[place].readers
-            if unit in readers:
-                readers.remove(unit)
+        node, execution = unit.node, unit.execution
+        for place in node.inputs:
+            _has_read(unit, execution.inputs[place])
+        for place in node.outputs:
+            _has_read(unit, execution.outputs[place])
         then, unit.then = unit.then, []
         return then
 
@@ -201,6 +211,11 @@ class Dataflow:
             if not future.placed:
                 future.fail(error)
                 self._follow(future)
+
+
+def _has_read(unit: Unit, future: Future) -> None:
+    if unit in future.readers:
+        future.readers.remove(unit)
 
 
 def _load(execution: Execution, value: Value, future: Future) -> None:

@@ -1,7 +1,7 @@
 """What an island was given and has not computed yet, as far as is known: the bound of run-ahead.
 
 Completion is looked at for every few programs only, by the output of the last of them: on one island programs end in
-the order in which they were enqueued.
+the order in which they were enqueued. A look that waits costs a thread's sleep, about half of what enqueueing costs.
 """
 
 import collections
@@ -10,35 +10,39 @@ from typing import Any
 
 import jax
 
-MARK = 4  # programs between two outputs that are looked at
-
 
 class Flight:
-    """The programs in flight on one island. `used` counts them."""
+    """The programs in flight on one island. `used` counts them; every so many (`each`) an output is looked at."""
 
-    def __init__(self) -> None:
-        self.used = 0
-        self.marks: collections.deque[tuple[Any, list[int]]] = collections.deque()
+    def __init__(self, each: int) -> None:
+        self.each, self.used = each, 0
+        self.marks: collections.deque[tuple[Any, list[int], Any, float]] = collections.deque()
         self.watched = False  # a thread waits for the first mark
         self.freed_at = time.perf_counter()
         self._since: list[int] = []  # programs since the last mark, by number
         self._last: Any = None  # an output of the last of them
+        self._share: Any = None  # whose they are, and what was charged for them
+        self._charged = 0.0
 
-    def add(self, number: int, output: Any, at: float) -> None:
-        """A program was enqueued, and this is one of its outputs."""
+    def add(self, number: int, output: Any, at: float, share: Any = None, charged: float = 0.0) -> None:
+        """A program was enqueued, and this is one of its outputs. `share` was charged for it."""
+        if share is not self._share:  # so that what is measured is of one client
+            self.mark()
+            self._share = share
         if not self.used:
             self.freed_at = at
         self.used += 1
         self._since.append(number)
         self._last = output
-        if len(self._since) >= MARK:
+        self._charged += charged
+        if len(self._since) >= self.each:
             self.mark()
 
     def mark(self) -> None:
         """Sets a mark at the last program, so that all of them have one."""
         if self._since:
-            self.marks.append((self._last, self._since))
-            self._since, self._last = [], None
+            self.marks.append((self._last, self._since, self._share, self._charged))
+            self._since, self._last, self._charged = [], None, 0.0
 
     @property
     def first_is_computed(self) -> bool:
@@ -48,13 +52,26 @@ class Flight:
         array = self.marks[0][0]
         return array.is_deleted() or array.is_ready()
 
-    def free(self) -> tuple[list[int], float]:
-        """Takes off the programs up to the first mark: (their numbers, seconds since the last were taken off)."""
-        _, numbers = self.marks.popleft()
+    @property
+    def idle(self) -> bool:
+        """Whether all programs are known to have ended."""
+        last = self._last if self._since else self.marks[-1][0] if self.marks else None
+        return last is None or last.is_deleted() or last.is_ready()
+
+    def free(self) -> tuple[list[int], float, list[tuple[Any, float]]]:
+        """Takes off the programs up to the first mark, and further ones that have ended meanwhile.
+
+        Returns their numbers, the seconds since the last were taken off, and what was charged to whom.
+        """
+        _, numbers, share, charged = self.marks.popleft()
+        charges = [(share, charged)]
+        while self.first_is_computed:  # it is late: when each of them ended was not seen
+            _, more, share, charged = self.marks.popleft()
+            numbers, charges = numbers + more, [*charges, (share, charged)]
         self.used -= len(numbers)
         now = time.perf_counter()
         seconds, self.freed_at = now - self.freed_at, now
-        return numbers, seconds
+        return numbers, seconds, charges
 
 
 def settled(array: Any) -> None:

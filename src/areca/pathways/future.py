@@ -6,7 +6,7 @@ and more can be built on them. It is *done* when they are computed. An error of 
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,6 +14,9 @@ from jax.tree_util import tree_unflatten
 
 from areca.errors import IslandError, ProgramError
 from areca.pathways.island import Island
+from areca.pathways.waiting import computed
+
+_one_waiter = threading.Lock()
 
 
 class Nothing:
@@ -24,8 +27,8 @@ class Future:
     """A value on one or several islands, or an object of the host."""
 
     __slots__ = (
-        "_arrays", "_done", "_error", "_object", "_waiter", "deadline", "donated_to", "islands", "leaves",
-        "made_by", "readers", "specs", "then", "tree",
+        "__weakref__", "_arrays", "_done", "_error", "_object", "_waiter", "deadline", "donated_to", "islands",
+        "leaves", "made_by", "readers", "specs", "then", "tree",
     )  # fmt: skip
 
     def __init__(
@@ -96,6 +99,34 @@ class Future:
             raise ProgramError(f"what {self.made_by} gave is gone: its memory went to {self.donated_to}.")
         return self._arrays[self.islands[0] if island is None else island]
 
+    def wait(self, island: Island) -> None:
+        """Until it is computed on one of its islands. Errors as of `result`."""
+        until, arrays = self._until(), self.arrays(island)
+        if island.remote:  # a watch finds within the deadline which island is stuck
+            island.wait(arrays, until and until + (self.deadline or 0.0), self.made_by)  # type: ignore[attr-defined]
+        else:
+            wait_for(arrays, until, self.made_by, island.name)
+
+    def on(self, island: Island) -> Any:
+        """The computed value on one of its islands, whatever the others do."""
+        self.wait(island)
+        arrays = self.arrays(island)
+        return tree_unflatten(self.tree, island.read(arrays) if island.remote else arrays)  # type: ignore[attr-defined]
+
+    def only(self, islands: Sequence[Island]) -> "Future":
+        """The same value on some of its islands; also if a program that failed was to take its memory."""
+        made = Future(self.made_by, self.leaves, self.tree, tuple(islands), self.specs, self.deadline)
+        for island in islands:
+            made.place(island, self.peek(island))
+        return made
+
+    def joined(self, other: "Future", islands: Sequence[Island]) -> "Future":
+        """One future of this one's islands and another's, in the order of `islands`."""
+        made = Future(self.made_by, self.leaves, self.tree, tuple(islands), self.specs, self.deadline)
+        for island in islands:
+            made.place(island, (self if island in self.islands else other).arrays(island))
+        return made
+
     def result(self, island: Island | None = None) -> Any:
         """The computed value, a tree of arrays (of the first island if none is named) or the host's object.
 
@@ -107,16 +138,16 @@ class Future:
         if not self.islands:
             return self._object
         for other in self.islands:
-            wait_for(self.arrays(other), until, self.made_by, other.name)
-        return tree_unflatten(self.tree, self.arrays(island))
+            self.wait(other)
+        return self.on(island or self.islands[0])
 
     def _until(self) -> float | None:
         return None if self.deadline is None else time.monotonic() + self.deadline
 
     def _wait(self, until: float | None) -> None:
         if not self._done:
-            waiter = threading.Event()
-            self._waiter = waiter
+            with _one_waiter:  # several threads may wait for it: one event for all of them
+                waiter = self._waiter = self._waiter or threading.Event()
             if not self._done and not waiter.wait(None if until is None else max(0.0, until - time.monotonic())):
                 where = " and ".join(i.name for i in self.islands) or "the host"
                 raise IslandError(
@@ -129,14 +160,9 @@ class Future:
 
 def wait_for(leaves: list[Any], until: float | None, made_by: str, where: str) -> None:
     """Returns when the arrays are computed; ProgramError if they can't be, IslandError past `until`."""
-    pause = 20e-6
     for leaf in leaves:
-        if until is not None:
-            while not leaf.is_ready():
-                if time.monotonic() > until:
-                    raise IslandError(f"{where} has not computed {made_by} within its deadline; it is stuck.")
-                time.sleep(pause)
-                pause = min(2 * pause, 2e-3)
+        if until is not None and not computed(leaf, until):
+            raise IslandError(f"{where} has not computed {made_by} within its deadline; it is stuck.")
         try:
             leaf.block_until_ready()
         except jax.errors.JaxRuntimeError as error:

@@ -6,6 +6,7 @@ its operands are in, what to forget after it, and which host functions it has to
 several islands: it is a gang then, which runs on all of them or on none.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from jax.tree_util import tree_flatten, tree_unflatten
 from areca.errors import ConfigError
 from areca.pathways.island import Island
 from areca.pathways.program import Program, flat_specs, shapes
+
+_numbers = itertools.count()
 
 
 @dataclass(eq=False)
@@ -29,8 +32,9 @@ class Value:
     slots: dict[Island, int]  # where it lies; of the host under None
     specs: list[Any]  # how each leaf is cut over an island's mesh, PartitionSpecs
     hosts: frozenset[int] = frozenset()  # host functions upstream
+    alike: list[Any] | None = None  # of an input: other leaves that were seen to be the same, with tree and specs
 
-    @property
+    @functools.cached_property
     def islands(self) -> tuple[Island, ...]:
         return tuple(i for i in self.slots if i is not None)
 
@@ -57,6 +61,15 @@ class Step:
     islands: tuple[Island, ...]
     hosts: frozenset[int] = frozenset()
     takes: tuple[int, ...] = ()  # slots whose memory the outputs may have
+    source: Island | None = None  # of a transfer
+    leaves: list[Any] = field(default_factory=list)  # of a transfer: what arrives,
+    specs: list[Any] = field(default_factory=list)  # how it is cut,
+    change: list[Any] | None = None  # and this if it was cut otherwise before
+
+    @property
+    def touches(self) -> tuple[Island, ...]:
+        """The islands it is of, a transfer's source among them."""
+        return self.islands if self.source is None else (self.source, *self.islands)
 
 
 @dataclass
@@ -72,6 +85,7 @@ class Host:
     waits: frozenset[int]  # host functions upstream
     specs: list[Any]
     inputs: tuple[int, ...] = ()  # of the graph's, those it reads
+    outputs: tuple[int, ...] = ()  # of the graph's, those it reads and does not make
     after: tuple[int, ...] = ()  # segments that must have been dispatched before
 
 
@@ -81,7 +95,13 @@ class Segment:
 
     hosts: frozenset[int]
     steps: list[Step] = field(default_factory=list)
+    number: int = 0
+    cost: Any = None  # what its measured cost is kept under: its programs
+    islands: tuple[Island, ...] = ()  # those its steps touch
+    bound: dict[Island, list[int]] = field(default_factory=dict)  # of other processes: slots read and made before
+    kept: list[tuple[Island, int]] = field(default_factory=list)  # and slots made here and read later
     inputs: tuple[int, ...] = ()  # of the graph's, those it reads
+    outputs: tuple[int, ...] = ()  # of the graph's, those it reads and does not make
     after: tuple[int, ...] = ()  # segments that must have been dispatched before
 
 
@@ -90,6 +110,8 @@ class Graph:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.number = next(_numbers)
+        self.remote: bool | None = None  # whether its islands are of other processes; None: it has none yet
         self.n_slots = 0
         self.inputs: list[Value] = []
         self.outputs: list[Value] = []
@@ -137,7 +159,7 @@ class Graph:
         parts = [
             Part(
                 island,
-                program.compiled(island),
+                island.prepare(program),
                 tuple(v.slots[island] for v in values),
                 tuple((v.slots[island], end - len(v.leaves or ()), end) for v, end in zip(made, ends, strict=True)),
             )
@@ -159,11 +181,21 @@ class Graph:
         there = {i: slot for i, slot in value.slots.items() if i in to and placed == value.specs}
         away = [i for i in to if i not in there]
         made = self._value(value.made_by, tree, away, value.hosts, placed) if away else value
+        if self.remote and placed != value.specs and any(len(i.channels) > 1 for i in (source, *away)):  # type: ignore[attr-defined]
+            raise ConfigError(
+                f"what {value.made_by} gives lies over several processes and can't be cut anew on its way; move it as "
+                "it is."
+            )
         parts = [Part(i, _placing(i, placed), (value.slots[source],), ((made.slots[i], 0, len(placed)),)) for i in away]
         self._read([value], value.hosts)
         if parts:
             name = f"{value.made_by} to {', '.join(i.name for i in away)}"
-            self.nodes.append(Step(name, "transfer", parts, -1, tuple(away), value.hosts))
+            self.nodes.append(
+                Step(
+                    name, "transfer", parts, -1, tuple(away), value.hosts, source=source, leaves=value.leaves or [],
+                    specs=placed, change=placed if placed != value.specs else None,
+                )
+            )  # fmt: skip
         if not there:
             return made
         slots = {i: there[i] if i in there else made.slots[i] for i in to}
@@ -221,6 +253,7 @@ class Graph:
         given = {slot: i for i, v in enumerate(self.inputs) for slot in v.slots.values()}
         last: dict[int, Part] = {}
         for g in self.segments:
+            g.islands = tuple(dict.fromkeys(i for s in g.steps for i in (s.touches if self.remote else s.islands)))
             g.inputs = tuple(sorted({given[i] for s in g.steps for p in s.parts for i in p.ins if i in given}))
         written = {o[0]: k for k, g in enumerate(self.segments) for s in g.steps for p in s.parts for o in p.outs}
         readers: dict[int, set[int]] = {}
@@ -235,6 +268,11 @@ class Graph:
             h.after = tuple(sorted({written[i] for i in h.ins if i in written}))
             h.inputs = tuple(sorted({given[i] for i in h.ins if i in given}))
         kept = {slot for v in self.outputs for slot in v.slots.values()}
+        for node in (*self.segments, *self.hosts):
+            parts = [p for s in node.steps for p in s.parts] if isinstance(node, Segment) else []
+            reads = {i for p in parts for i in p.ins} if isinstance(node, Segment) else set(node.ins)
+            reads -= {o[0] for p in parts for o in p.outs}
+            node.outputs = tuple(k for k, v in enumerate(self.outputs) if not reads.isdisjoint(v.slots.values()))
         self.passed = sorted({given[slot] for slot in kept if slot in given})
         read_by_hosts = {i for h in self.hosts for i in h.ins}
         for part in (p for g in self.segments for s in g.steps for p in s.parts):
@@ -282,6 +320,14 @@ class Graph:
         return Value(self, made_by, leaves, structure, self._slots(islands), specs, hosts)
 
     def _slots(self, islands: Sequence[Island]) -> dict[Any, int]:
+        for island in islands:
+            if self.remote is None:
+                self.remote, self._first = island.remote, island
+            if island.remote != self.remote or (self.remote and island.mesh.shape != self._first.mesh.shape):
+                raise ConfigError(
+                    f"graph {self.name} is on {self._first!r} and {island!r}; its islands must all be of this process, "
+                    "or all of others and of one shape."
+                )
         start, self.n_slots = self.n_slots, self.n_slots + max(1, len(islands))
         return {island: start + i for i, island in enumerate(islands or (None,))}
 
@@ -291,7 +337,7 @@ class Graph:
 
 
 def _placing(island: Island, specs: list[Any]) -> Callable[..., list[Any]]:
-    return lambda *leaves: island.put(leaves, specs)
+    return lambda *leaves: island.copy(leaves, specs)
 
 
 def _where(value: Value) -> str:

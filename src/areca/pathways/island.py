@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from areca.errors import ConfigError
+from areca.errors import ConfigError, IslandError
 from areca.pathways.program import place
 
 
@@ -20,6 +20,9 @@ class Island:
 
     `name` is what messages and traces call it; `mesh` has the axes data and model.
     """
+
+    remote = False
+    error: IslandError | None = None  # islands of this process are not lost
 
     def __init__(self, name: str, devices: Sequence[Any], shape: tuple[int, int] | None = None) -> None:
         data, model = shape or (len(devices), 1)
@@ -30,9 +33,17 @@ class Island:
         self.name, self.devices = name, tuple(devices)
         self.mesh = jax.sharding.Mesh(np.asarray(devices, dtype=object).reshape(data, model), ("data", "model"))
 
+    def prepare(self, program: Any) -> Any:
+        """What runs a program here."""
+        return program.compiled(self)
+
     def put(self, leaves: Sequence[Any], specs: Sequence[Any]) -> list[Any]:
         """Arrays of the host or of another island, placed here."""
         return jax.device_put(list(leaves), [place(self.mesh, s) for s in specs])
+
+    def copy(self, leaves: Sequence[Any], specs: Sequence[Any]) -> list[Any]:
+        """What `put` gives of another island's arrays. To a single device JAX has a path that takes half the time."""
+        return jax.device_put(list(leaves), self.devices[0]) if len(self.devices) == 1 else self.put(leaves, specs)
 
     def __repr__(self) -> str:
         return f"Island({self.name})"

@@ -62,6 +62,14 @@ class Program:
                 self._compiled[island] = self._compile(island.mesh)
             return self._compiled[island]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is compiled: another process compiles it itself."""
+        return {k: v for k, v in vars(self).items() if k not in ("_compiled", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._compiled, self._lock = {}, threading.Lock()
+
     def _compile(self, mesh: Any) -> Callable[..., Any]:
         leaves, tree = tree_flatten(self.inputs)
         lies_in = [place(mesh, spec) for spec in self._specs_in()]

@@ -21,8 +21,10 @@ from areca.errors import ConfigError, DataError
 from areca.files import LOCK, leftovers, locked, read_json, write_json
 from areca.model.counts import count_params, exact_flops_per_token
 from areca.study import recipe
+from areca.study.islands import Islands, on_islands, run_over_islands
 from areca.study.pool import Heard, Job, run_jobs
 from areca.study.programs import Together, arrange
+from areca.train.identity import NO_BIT
 
 # The valleys of the default corpus lie near N = OPTIMUM (C / 1e12)^EXPONENT (docs/log.md); sizes are laid around it.
 OPTIMUM, EXPONENT = 95_000, 0.55
@@ -179,32 +181,72 @@ def run_ladder(
     *,
     workers: int = 0,
     together: Together = "auto",
+    islands: Islands | None = None,
     on_progress: Heard,
     on_result: Heard,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """Makes the runs that are not made yet and returns all results, in order.
 
-    `together` says how runs share the machine (`areca.study.programs`). In a sweep of learning rates a run that
+    `together` says how runs share the machine (`areca.study.programs`), or `islands` which islands they share
+    (`areca.study.islands`; `workers` is then how many runs go at a time). In a sweep of learning rates a run that
     diverges is an outcome, said and left out; in a ladder of one rate it stops the ladder, as every failure does.
     Raises ConfigError for a directory that holds something else, or a ladder with other settings, before anything runs.
     """
+    if islands is not None:
+        return _over_islands(ladder, replace(islands, at_once=workers), together, on_progress, on_result, say)
     arrangement = arrange(ladder.jobs, together, workers, runtime.backend())
     _refuse_foreign(ladder.directory)  # before the lock leaves a file there
     with locked(ladder.directory):
         _open(ladder)
         say(f"ladder: {arrangement.says}")
-        sweep = len(ladder.settings["learning_rates"]) > 1
         results = run_jobs(
             arrangement.programs,
             threads=ladder.jobs[0].config.threads,
             workers=arrangement.workers,
             on_progress=on_progress,
             on_result=on_result,
-            on_diverged=(lambda name, why: say(f"{name}: {why}")) if sweep else None,
+            on_diverged=_outcome(ladder, say),
             say=say,
         )
         return [results[j.name] for j in ladder.jobs if j.name in results]
+
+
+def _over_islands(
+    ladder: Ladder,
+    islands: Islands,
+    together: Together,
+    on_progress: Heard,
+    on_result: Heard,
+    say: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """The ladder with all runs as clients of one controller."""
+    if together != "auto":
+        raise ConfigError(
+            f"together is {together!r}, but runs over islands go one by one as clients of one controller; leave out "
+            "--together or --islands."
+        )
+    ladder = replace(ladder, jobs=on_islands(ladder.jobs, islands))
+    _refuse_foreign(ladder.directory)
+    with locked(ladder.directory):
+        _open(ladder)
+        say(f"ladder: {islands.describe(len(ladder.jobs))}")
+        results = run_over_islands(
+            ladder.jobs,
+            islands,
+            on_progress=on_progress,
+            on_result=on_result,
+            on_diverged=_outcome(ladder, say),
+            say=say,
+        )
+        return [results[j.name] for j in ladder.jobs if j.name in results]
+
+
+def _outcome(ladder: Ladder, say: Callable[[str], None]) -> Callable[[str, str], None] | None:
+    """What to do about a run that diverged: in a sweep of learning rates that is an outcome."""
+    if len(ladder.settings["learning_rates"]) == 1:
+        return None
+    return lambda name, why: say(f"{name}: {why}")
 
 
 def _refuse_foreign(directory: Path) -> None:
@@ -256,7 +298,9 @@ def _changed(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 def _settings(config: dict[str, Any]) -> dict[str, Any]:
     """A run's settings that its numbers depend on, those that an older ladder did not have yet at their defaults."""
     filled = to_dict(from_dict({**config, "data": {"store": ""}}))
-    return {name: value for name, value in filled.items() if name not in ("data", "checkpoint")}
+    kept = {name: value for name, value in filled.items() if name not in ("data", "checkpoint")}
+    kept["islands"] = {name: value for name, value in kept["islands"].items() if name not in NO_BIT}
+    return kept
 
 
 def _shown(value: Any) -> str:

@@ -25,11 +25,11 @@ from areca.model.counts import (
     recomputed_flops_per_token,
     six_nd,
 )
+from areca.train.scaling import PALM_TOKENS_PER_SECOND, over_islands
 
 if TYPE_CHECKING:
     from areca.model.layout import Layout, Remat
 
-PALM_TOKENS_PER_SECOND = 238_300.0
 MOST_DEVICES = 2047  # XLA's CPU backend refuses more
 # The program is not run, so its machine code may be slow: made with these in an eighth of the time, the plan of memory
 # is the same to within a few hundred bytes.
@@ -55,11 +55,18 @@ class DryRun:
     islands: int = 1
     chip: chips.Chip | None = None
     chips_per_host: int = 4
+    link_gbps: float = 0.0  # of a host to its peer in another island, each way; 0: published ones
+    island_seconds: float = 0.0  # of a step of one island alone; 0: published, or by roofline
 
     @property
     def devices(self) -> int:
         """Of one island."""
         return self.data * self.model_axis
+
+    @property
+    def hosts(self) -> int:
+        """Of one island."""
+        return math.ceil(self.devices / self.chips_per_host)
 
     def layout(self, data: int) -> "Layout":
         """The layout with a data axis of so many devices."""
@@ -119,6 +126,11 @@ def check(asked: DryRun) -> None:
     for name in ("batch", "context", "islands", "chips_per_host"):
         if getattr(asked, name) < 1:
             raise ConfigError(f"{name.replace('_', '-')} is {getattr(asked, name)}; it must be at least 1.")
+    for name in ("link_gbps", "island_seconds"):
+        if not 0 <= getattr(asked, name) < 1e12:
+            raise ConfigError(
+                f"{name.replace('_', '-')} is {getattr(asked, name)}; give a number above 0, or leave it out."
+            )
     layout.check_batch("batch", asked.batch)
     asked.model.check_context("context", asked.context)
 
@@ -173,7 +185,8 @@ def dry_run(asked: DryRun) -> dict[str, Any]:
         "transfers": moved,
         "islands_exchange": _exchange(asked),
     }
-    return result | _verdicts(asked, result)
+    result |= _verdicts(asked, result)
+    return result | {"scaling": over_islands(asked, result)}
 
 
 def _ring(n: int) -> float:
@@ -246,8 +259,7 @@ def _exchange(asked: DryRun) -> dict[str, float] | None:
     if asked.islands == 1:
         return None
     total = count_params(asked.model).total * _itemsize(asked.dtype)
-    hosts = math.ceil(asked.devices / asked.chips_per_host)
-    return {"bytes": total, "host_pairs": hosts, "bytes_per_host_pair": total / hosts}
+    return {"bytes": total, "host_pairs": asked.hosts, "bytes_per_host_pair": total / asked.hosts}
 
 
 def _verdicts(asked: DryRun, result: dict[str, Any]) -> dict[str, Any]:
@@ -270,7 +282,9 @@ def _verdicts(asked: DryRun, result: dict[str, Any]) -> dict[str, Any]:
     between = 0.0
     if (exchange := result["islands_exchange"]) is not None:
         speed = chip.network_bytes_per_second
-        between = exchange["bytes_per_host_pair"] / (speed * asked.chips_per_host) if speed else None
+        between = (
+            (asked.islands - 1) * exchange["bytes_per_host_pair"] / (speed * asked.chips_per_host) if speed else None
+        )
     roofline: dict[str, Any] = {
         "compute_seconds": compute,
         "transfer_seconds": inside,

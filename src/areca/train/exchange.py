@@ -1,4 +1,4 @@
-"""What islands exchange: gradients of logical shards, rounded alike, summed in one order, in chunks; and a fingerprint.
+"""What islands exchange: gradients of logical shards, rounded alike and summed in one order; and a fingerprint.
 
 A step's batch is cut into equal shards. A shard's gradient is of the mean loss of its own sequences, so the batch's is
 the mean over shards. Who computed a shard leaves no trace: it is rounded as if it had travelled, and the sum is a left
@@ -7,7 +7,6 @@ devices and meshes it is done on.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Literal
 
@@ -54,90 +53,6 @@ def sum_shards(shards: Sequence[Any]) -> Any:
         return reduce(jnp.add, (a.astype(jnp.float32) for a in each)) * share
 
     return jax.tree.map(fold, *shards)
-
-
-# --- chunks
-
-
-@dataclass(frozen=True)
-class Slice:
-    """Rows `start` to `stop` along the first axis of leaf `leaf` of a tree; a scalar is one row."""
-
-    leaf: int
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """What travels at once: slices of the leaves of one part of a gradient, by the part's place in their order."""
-
-    part: int
-    slices: tuple[Slice, ...]
-    bytes: int
-
-
-def chunks(parts: Sequence[Any], bytes_per_chunk: int) -> list[Chunk]:
-    """How parts of a gradient (arrays or structs, in the order in which they are computed) are cut into chunks.
-
-    A chunk is of one part, so that it can leave when that has ended, and is at most so large unless a single row is
-    larger. First axes (layers, words) are whole on every device, so that cutting them moves nothing inside an island;
-    a leaf of one axis is not cut. Every row is in exactly one chunk.
-    """
-    if bytes_per_chunk < 1:
-        raise ConfigError(f"a chunk has {bytes_per_chunk} bytes; give at least 1.")
-    found: list[Chunk] = []
-    for number, part in enumerate(parts):
-        slices: list[Slice] = []
-        size = 0
-        for i, leaf in enumerate(jax.tree.leaves(part)):
-            rows = _rows(leaf)
-            row = leaf.size // rows * jnp.dtype(leaf.dtype).itemsize if rows else 0
-            start = 0
-            while start < rows:
-                room = (bytes_per_chunk - size) // row
-                if room < 1 and slices:
-                    found.append(Chunk(number, tuple(slices), size))
-                    slices, size = [], 0
-                    continue
-                stop = min(rows, start + max(1, room))
-                slices.append(Slice(i, start, stop))
-                size, start = size + row * (stop - start), stop
-        if slices:
-            found.append(Chunk(number, tuple(slices), size))
-    return found
-
-
-def take(part: Any, chunk: Chunk) -> list[Array]:
-    """A chunk's arrays out of its part."""
-    leaves = jax.tree.leaves(part)
-    whole = [s.start == 0 and s.stop == _rows(leaves[s.leaf]) for s in chunk.slices]
-    return [leaves[s.leaf] if w else leaves[s.leaf][s.start : s.stop] for s, w in zip(chunk.slices, whole, strict=True)]
-
-
-def put_together(parts: Sequence[Any], plan: Sequence[Chunk], arrays: Sequence[Sequence[Array]]) -> list[Any]:
-    """The inverse: parts of the structure of `parts` (may be abstract) from the arrays of each chunk of a plan."""
-    pieces: dict[tuple[int, int], list[tuple[int, Array]]] = {}
-    for chunk, given in zip(plan, arrays, strict=True):
-        for s, array in zip(chunk.slices, given, strict=True):
-            pieces.setdefault((chunk.part, s.leaf), []).append((s.start, array))
-    made = []
-    for number, part in enumerate(parts):
-        leaves, tree = jax.tree.flatten(part)
-        whole = []
-        for i, leaf in enumerate(leaves):
-            ordered = [a for _, a in sorted(pieces.get((number, i), []), key=lambda p: p[0])]
-            if not ordered:  # a leaf of no rows
-                whole.append(jnp.zeros(leaf.shape, leaf.dtype))
-            else:
-                whole.append(ordered[0] if len(ordered) == 1 else jnp.concatenate(ordered))
-        made.append(tree.unflatten(whole))
-    return made
-
-
-def _rows(leaf: Any) -> int:
-    """How many rows a leaf can be cut into."""
-    return min(1, leaf.size) if len(leaf.shape) < 2 or not leaf.size else leaf.shape[0]
 
 
 # --- the fingerprint

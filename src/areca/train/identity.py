@@ -12,6 +12,7 @@ from areca.errors import CheckpointError, ConfigError, DataError, Diverged
 from areca.files import read_json
 from areca.footprint.regions import here
 from areca.model.counts import attention_flops_per_token, count_params, exact_flops_per_token
+from areca.pathways import schedules as schedules_of_stages
 from areca.train import guard, schedules
 from areca.train.checkpoint import Checkpoints
 from areca.train.record import read_events, read_run_json, unstarted
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from areca.model.layout import Layout
 
 Resume = Literal["never", "must", "auto"]
+# No bit depends on these: settings of [islands], and all such.
+NO_BIT = ("count", "digest_every", "on", "chunk_mb", "flows", "deadline", "restart")
+CARRIED = (*(f"islands.{name}:" for name in NO_BIT), "pipeline.stages:", "pipeline.schedule:")
 SEGMENTS = 4  # of the backward pass over islands, where nothing else is said and there are as many layers
 
 
@@ -35,6 +39,42 @@ def with_islands(config: RunConfig) -> RunConfig:
     segments = i.segments or min(SEGMENTS, config.model.n_layers)
     parallel = config.parallel if config.parallel.remat != "none" else replace(config.parallel, remat="block")
     return replace(config, islands=replace(i, shards=shards, segments=segments), parallel=parallel)
+
+
+def with_pipeline(config: RunConfig) -> RunConfig:
+    """The configuration of a run in stages: a layer keeps its input only. ConfigError for what no pipeline can be."""
+    p = config.pipeline
+    for name, value, least in (("stages", p.stages, 1), ("microbatches", p.microbatches, 0), ("layers", p.layers, 1)):
+        if value < least:
+            raise ConfigError(f"pipeline.{name} is {value}; it must be at least {least}.")
+    if p.stages > 1 and not p.microbatches:
+        raise ConfigError(
+            f"pipeline.stages is {p.stages} and pipeline.microbatches is not set; say into how many parts a batch is "
+            f"cut, for example {4 * p.stages}: the numbers depend on it."
+        )
+    schedules_of_stages.check(p.schedule)
+    if not p.microbatches:
+        return config
+    if config.islands.shards:
+        raise ConfigError(
+            f"pipeline.microbatches is {p.microbatches} and islands.shards is {config.islands.shards}, but a stage of "
+            "a pipeline is on one island; set one of the two to 0."
+        )
+    if config.parallel.remat != "none":
+        return config
+    return replace(config, parallel=replace(config.parallel, remat="block"))
+
+
+def as_before(config: RunConfig, run_dir: Path) -> RunConfig:
+    """The configuration with the shards and segments that a run was begun with, where it leaves them open.
+
+    Both are part of the numbers and follow from the number of islands if nothing is said, which may have changed since.
+    """
+    if not (run_dir / "run.json").exists():
+        return config
+    old = read_run_json(run_dir)["config"].get("islands") or {}
+    given = {name: old.get(name, 0) for name in ("shards", "segments") if not getattr(config.islands, name)}
+    return replace(config, islands=replace(config.islands, **given))
 
 
 def check(config: RunConfig, store: TokenStore) -> None:
@@ -56,6 +96,10 @@ def check(config: RunConfig, store: TokenStore) -> None:
         from areca.train.islands import check as check_islands
 
         check_islands(config)
+    if config.pipeline.microbatches:
+        from areca.train.pipeline import check as check_pipeline
+
+        check_pipeline(config)
     least = {"evaluation.batch": 1, "evaluation.every_tokens": 0, "evaluation.max_tokens": 0}
     least |= {"checkpoint.every_steps": 0, "checkpoint.keep_last": 1, "checkpoint.keep_every_steps": 0}
     for name, smallest in least.items():
@@ -137,7 +181,7 @@ def look(run_dir: Path, wanted: dict[str, Any], resume: Resume, say: Callable[[s
         one["config"]["data"]["store"] = one["store"]["path"]
     changed = [d for d in differences(old["config"], wanted["config"]) if not d.startswith("data.store:")]
     mesh = [d for d in changed if d.startswith("parallel.")]
-    carried = [d for d in changed if d.startswith(("islands.count:", "islands.digest_every:"))]  # no bit depends on it
+    carried = [d for d in changed if d.startswith(CARRIED)]
     saves = [d for d in changed if d.startswith("checkpoint.")]  # no bit depends on when saves happen
     changed = [d for d in changed if d not in mesh + saves + carried]
     if changed:
@@ -151,6 +195,8 @@ def look(run_dir: Path, wanted: dict[str, Any], resume: Resume, say: Callable[[s
             f"{wanted['store']['path']} ({wanted['store']['fingerprint'][:12]}); resume with the store it had."
         )
     moved = [f"{what} {d}" for what in ("versions", "topology") for d in differences(old[what], wanted[what])]
+    if carried:
+        moved = [d for d in moved if not d.startswith("topology devices:")]
     moved += mesh
     if not (run_dir / "result.json").exists():
         moved += [f"together {d}" for d in differences(_program(old), _program(wanted))]
@@ -158,12 +204,16 @@ def look(run_dir: Path, wanted: dict[str, Any], resume: Resume, say: Callable[[s
         say(f"{run_dir} is resumed in another environment, so from here its bits may differ: {'; '.join(moved)}.")
     if not (run_dir / "result.json").exists():
         if carried:
-            say(f"{run_dir} goes on with the same numbers on other islands: {'; '.join(carried)}.")
+            say(f"{run_dir} goes on with the same numbers on other {_where(carried)}: {'; '.join(carried)}.")
         if saves:
             say(f"{run_dir} saves by other settings from here: {'; '.join(saves)}.")
         return None
     say(f"{run_dir} is finished already.")
     return read_json(run_dir / "result.json")
+
+
+def _where(carried: list[str]) -> str:
+    return "islands" if carried[0].startswith("islands") else "stages"
 
 
 def _program(identity: dict[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,9 @@ import contextlib
 import math
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -20,7 +21,7 @@ from areca import runtime
 from areca.config import RunConfig
 from areca.data.batches import Batches
 from areca.data.store import TokenStore
-from areca.errors import Diverged, Interrupted, TrainingError
+from areca.errors import Diverged, Interrupted, IslandError, TrainingError
 from areca.files import write_json
 from areca.footprint.planned import per_1000_tokens
 from areca.footprint.regions import here
@@ -28,16 +29,29 @@ from areca.footprint.sessions import Watch, expected_power, sessions_of, start_m
 from areca.model.counts import count_params
 from areca.train import guard, rewinds, schedules
 from areca.train.checkpoint import Checkpoints
-from areca.train.identity import Resume, check, identify, layout_of, look, parameters_sha256, with_islands
+from areca.train.identity import (
+    Resume,
+    as_before,
+    check,
+    identify,
+    layout_of,
+    look,
+    parameters_sha256,
+    with_islands,
+    with_pipeline,
+)
 from areca.train.progress import Listener, Progress, Say
 from areca.train.record import RunRecord, read_evaluations, read_events, read_metrics
 from areca.train.result import result_of
 from areca.train.saves import Saves, state_bytes
 from areca.train.signals import Stop, stop_requests
+from areca.train.tracing import Tracing, Windows
+from areca.train.tracing import check as check_windows
 
 if TYPE_CHECKING:
     from areca.footprint.meter import Meter
     from areca.model.layout import Layout
+    from areca.train.tenant import Tenant
 
 RUN_AHEAD = 8  # steps enqueued before their metrics are read (more than 32 with a collective hang XLA on the CPU)
 
@@ -51,6 +65,8 @@ def train(
     labels: dict[str, Any] | None = None,
     listener: Listener | None = None,
     say: Say = lambda _: None,
+    trace_steps: Windows = (),
+    tenant: "Tenant | None" = None,
 ) -> dict[str, Any]:
     """Trains `config` in `run_dir` and returns the content of result.json.
 
@@ -61,6 +77,8 @@ def train(
         labels: copied into run.json and result.json, for example the budget of a ladder's rung.
         listener: called after each step with Progress.
         say: called with a sentence for whatever a user should know (resumed where, topology changed, ...).
+        trace_steps: over islands: record these steps, (first, last) each, in trace.json.
+        tenant: the run is one of several of this process, which share islands: where it has its own from.
 
     Raises:
         ConfigError, DataError: settings that can't be used, before anything is written.
@@ -70,36 +88,55 @@ def train(
         Interrupted: SIGINT or SIGTERM; the state is saved.
     """
     run_dir = Path(run_dir)
-    config = with_islands(config)
-    threads = runtime.prepare(config.threads, devices=config.devices)
+    if resume != "never":
+        config = as_before(config, run_dir)
+    config = with_pipeline(with_islands(config))
+    threads = runtime.prepare(config.threads, devices=config.devices_here)
     config = replace(config, model=config.model.resolved(), threads=threads)
+    if config.islands.on == "ray":
+        from areca.pathways import rays
+
+        rays.connect()  # before jax starts: Ray starts processes
     store = TokenStore.open(config.data.store)
     check(config, store)
     identity = identify(config, store, threads, labels or {})
+    if tenant is not None:
+        identity["shared"] = tenant.describe()
     done = look(run_dir, identity, resume, say)
     if done is not None and from_step is None:
+        if trace_steps:
+            say(f"{run_dir} has ended, so there is nothing of --trace-steps to record.")
         return done
     plan = list(schedules.steps(config.batch, config.tokens, config.data.context))
+    check_windows(trace_steps, config.islands.shards, len(plan))
     batches = Batches(store, config.data)
     batches.get(0, max(p.batch for p in plan))  # a corpus smaller than one batch is refused before anything is written
     with (
-        stop_requests() as stop,
+        stop_requests(tenant and tenant.stop) as stop,
         RunRecord(run_dir) as record,
-        _kind(config)(config, store, batches, plan, run_dir, record, identity) as run,
+        _kind(config, tenant)(config, store, batches, plan, run_dir, record, identity) as run,
         _memory(config),
     ):
+        run.tracing = Tracing(trace_steps, run) if trace_steps else None
         run.begin(from_step, say)
         run.loop(stop, listener, say)
-        return run.finish(labels or {})
+        result = run.finish(labels or {})
+    if run.tracing is not None:
+        say(run.tracing.said())
+    return result
 
 
-def _kind(config: RunConfig) -> type["_Run"]:
+def _kind(config: RunConfig, tenant: "Tenant | None") -> Callable[..., "_Run"]:
     """How the steps of a run are taken."""
-    if not config.islands.shards:
-        return _Run
-    from areca.train.islands import IslandsRun
+    if config.pipeline.microbatches:
+        from areca.train.pipeline import PipelineRun
 
-    return IslandsRun
+        return PipelineRun
+    if not config.islands.shards and tenant is None:
+        return _Run
+    from areca.train.islands_run import IslandsRun
+
+    return partial(IslandsRun, tenant=tenant)
 
 
 class _Spiked(Exception):
@@ -125,6 +162,7 @@ class _Run:
 
     state: Any  # TrainState
     meter: "Meter | None" = None
+    tracing: Tracing | None = None
 
     def __init__(
         self,
@@ -146,6 +184,7 @@ class _Run:
         self.last_save: float | None = None
         self.steady = False  # whether the next step to be read follows another without a save or an evaluation between
         self.step = 0
+        self.due: schedules.StepPlan | None = None  # a step after which something may be left to do
 
     def __enter__(self) -> "_Run":
         c = self.config.checkpoint
@@ -207,7 +246,7 @@ class _Run:
         self.abstract = step.abstract_state(c.model, c.optimizer, layout, mesh)
         self.programs = {b: self._program(b, layout, mesh) for b in sorted({p.batch for p in self.plan})}
         self.init_state = lambda: step.first_state(c.model, c.optimizer, c.seed, layout, mesh)
-        self.evaluate = Evaluator(c, self.store, self.abstract.params, self.batches.order.mixture, layout, mesh)
+        self.evaluate = Evaluator(c, self.store, self._evaluated(), self.batches.order.mixture, layout, mesh)
         return started
 
     def _hardware(self) -> tuple[dict[str, Any], int, int]:
@@ -223,6 +262,10 @@ class _Run:
         return step.compile_step(
             c.model, c.optimizer, self.abstract, batch, c.data.context, layout, mesh, c.noise_parts
         )
+
+    def _evaluated(self) -> Any:
+        """The shapes of parameters as they are evaluated, and where they lie then."""
+        return self.abstract.params
 
     def _place(self, state: Any) -> Any:
         """A state that was made or restored, where the steps take it."""
@@ -258,15 +301,27 @@ class _Run:
         """Takes the remaining steps, going back from spikes."""
         while True:
             try:
-                return self._advance(stop, listener)
+                return self._advance(stop, listener, say)
             except _Spiked as spiked:
                 self._go_back(spiked.spike, say)
+            except IslandError as error:
+                self._go_on_without(error, say)
 
-    def _advance(self, stop: Stop, listener: Listener | None) -> None:
+    def _go_on_without(self, error: IslandError, say: Say) -> None:
+        """What to do when an island is lost; a run on one island can't go on."""
+        raise error
+
+    def _before_step(self, say: Say) -> None:
+        """What else happens between two steps."""
+
+    def _advance(self, stop: Stop, listener: Listener | None, say: Say) -> None:
         """Takes the remaining steps; _Spiked is raised where the metrics of one are read and are a spike."""
         import numpy as np
 
-        c = self.config
+        if self.due is not None:  # an island was lost before what follows a step was done
+            due, self.due = self.due, None
+            if due.step <= self.step:
+                self._after(due, stop, listener)
         todo = self.plan[self.step :]
         if stop.signal and todo:
             self._stop(stop.signal)
@@ -275,32 +330,38 @@ class _Run:
             if self.last_save is None:  # going back from a spike does not put the next save off
                 self.last_save = self.last_read
             for p, tokens in zip(todo, data, strict=True):
-                before = p.tokens - p.batch * c.data.context
+                self._before_step(say)
                 rate = self._rate(p)
                 self.state, metrics = self.programs[p.batch](self.state, tokens, np.float32(rate))
                 self.pending.append((p, rate, metrics))
-                self.step = p.step
+                self.step, self.due = p.step, p
                 # What is finished is read at once, and the first step after a pause before any other runs: its time is
                 # then its own, and the lines after it have theirs.
                 while self.pending and (
                     len(self.pending) > RUN_AHEAD or not self.steady or self.pending[0][2].is_ready()
                 ):
                     self._read_one(listener)
-                every = c.evaluation.every_tokens
-                if every and p.tokens // every > before // every and p.step < len(self.plan):
-                    self._drain(listener)
-                    self._evaluate(p.step)
-                if p.step == len(self.plan):
-                    self._drain(listener)
-                    self.checkpoints.reach = 0  # nothing will go back any more
-                    self._save("end")
-                elif self._save_is_due(p.step):
-                    self._drain(listener)
-                    self._save("interval")
-                if stop.signal and p.step < len(self.plan):
-                    self._drain(listener)
-                    self._stop(stop.signal)
-                self.checkpoints.check()
+                self._after(p, stop, listener)
+                self.due = None
+
+    def _after(self, p: schedules.StepPlan, stop: Stop, listener: Listener | None) -> None:
+        """What is due after a step: evaluation, saves, an end."""
+        before = p.tokens - p.batch * self.config.data.context
+        every = self.config.evaluation.every_tokens
+        if every and p.tokens // every > before // every and p.step < len(self.plan):
+            self._drain(listener)
+            self._evaluate(p.step)
+        if p.step == len(self.plan):
+            self._drain(listener)
+            self.checkpoints.reach = 0  # nothing will go back any more
+            self._save("end")
+        elif self._save_is_due(p.step):
+            self._drain(listener)
+            self._save("interval")
+        if stop.signal and p.step < len(self.plan):
+            self._drain(listener)
+            self._stop(stop.signal)
+        self.checkpoints.check()
 
     def _rate(self, p: schedules.StepPlan) -> Any:
         """The rate of the middle of the step: a warm-up's first step then moves, its last is at the peak."""
@@ -316,6 +377,7 @@ class _Run:
         """
         self.checkpoints.wait()  # one of the abandoned steps may be about to be recorded
         self.pending.clear()
+        self.due = None
         self.state = None  # its memory is needed for the one that is loaded
         c, past = self.config, self.rewinds
         self.record.append_event(
@@ -377,8 +439,9 @@ class _Run:
         """Waits for the oldest step in flight, checks it and logs it."""
         import numpy as np
 
-        p, rate, metrics = self.pending.popleft()
+        p, rate, metrics = self.pending[0]
         metrics = np.asarray(metrics)
+        self.pending.popleft()
         now = time.perf_counter()
         saving = self._writing(self.last_read)
         seconds, self.last_read = now - self.last_read, now

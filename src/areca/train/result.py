@@ -59,6 +59,6 @@ def result_of(
         "fingerprint": identity["fingerprint"],
         **measured,
         "labels": dict(labels),
-        **{k: identity[k] for k in ("together",) if k in identity},
+        **{k: identity[k] for k in ("together", "shared") if k in identity},
         **footprint(sessions, here(), training_seconds=measured["seconds"] + measured["saves"]["blocked_seconds"]),
     }

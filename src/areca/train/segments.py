@@ -57,7 +57,7 @@ class Cut:
         layers = self.model.n_layers
         if not 1 <= self.segments <= layers:
             raise ConfigError(
-                f"segments is {self.segments} and the model has {layers} layers; choose a number from 1 to {layers}."
+                f"islands.segments is {self.segments} and the model has {layers} layers; choose from 1 to {layers}."
             )
         if self.layout.remat != "block":
             raise ConfigError(
@@ -78,23 +78,46 @@ def forward(
     """Each layer's input, and the last layer's output."""
 
     def local(params: Decoder, tokens_BS: Array) -> tuple[Array, Array]:
-        c, layout, tokens_BT = cut.model.resolved(), cut.layout, tokens_BS[:, :-1]
-        x_BTD = decoder.embed(params, decoder.table(params.embedding, layout), tokens_BT, layout=layout)
-        angles = decoder.angles_at(c, tokens_BT.shape[1])
-
-        def layer(x_BTD: Array, p: Layers) -> tuple[Array, Array]:
-            return decoder.block(c, p, x_BTD, angles, layout=layout), x_BTD
-
-        if not decoder.unrolled(c.n_layers, layout):
-            x_BTD, x_LBTD = jax.lax.scan(layer, x_BTD, params.layers)
-            return x_LBTD, x_BTD
-        inputs = []
-        for p in unstack(params.layers, c.n_layers):
-            x_BTD, before = layer(x_BTD, p)
-            inputs.append(before)
-        return jnp.stack(inputs), x_BTD
+        return _layers(cut, params.layers, cut.model.n_layers, _embedded(cut, params, tokens_BS))
 
     return _on_mesh(cut, local, (cut.layout.specs(params), TOKENS), (STACK, ACTIVATION))(params, tokens_BS)
+
+
+def embed(cut: Cut, params: Decoder, tokens_BS: Int[Array, "B S"]) -> Float[Array, "B T D"]:
+    """The first layer's input; of the parameters only the embedding and learned positions are read."""
+    local = partial(_embedded, cut)
+    return _on_mesh(cut, local, (cut.layout.specs(params), TOKENS), ACTIVATION)(params, tokens_BS)
+
+
+def through(
+    cut: Cut, count: int, layers: Layers, x_BTD: Float[Array, "B T D"]
+) -> tuple[Float[Array, "l B T D"], Float[Array, "B T D"]]:
+    """Each of `count` layers' input, and the last one's output, from the first one's input; `layers` are theirs."""
+    local = lambda layers, x_BTD: _layers(cut, layers, count, x_BTD)  # noqa: E731
+    specs = cut.layout.specs(layers)
+    return _on_mesh(cut, local, (specs, ACTIVATION), (STACK, ACTIVATION))(layers, x_BTD)
+
+
+def _embedded(cut: Cut, params: Decoder, tokens_BS: Array) -> Array:
+    table_VD = decoder.table(params.embedding, cut.layout)
+    return decoder.embed(params, table_VD, tokens_BS[:, :-1], layout=cut.layout)
+
+
+def _layers(cut: Cut, layers: Layers, count: int, x_BTD: Array) -> tuple[Array, Array]:
+    c, layout = cut.model.resolved(), cut.layout
+    angles = decoder.angles_at(c, x_BTD.shape[1])
+
+    def layer(x_BTD: Array, p: Layers) -> tuple[Array, Array]:
+        return decoder.block(c, p, x_BTD, angles, layout=layout), x_BTD
+
+    if not decoder.unrolled(count, layout):
+        x_BTD, x_LBTD = jax.lax.scan(layer, x_BTD, layers)
+        return x_LBTD, x_BTD
+    inputs = []
+    for p in unstack(layers, count):
+        x_BTD, before = layer(x_BTD, p)
+        inputs.append(before)
+    return jnp.stack(inputs), x_BTD
 
 
 def head(

@@ -11,8 +11,14 @@ class Stop:
 
 
 @contextlib.contextmanager
-def stop_requests() -> Iterator[Stop]:
-    """Turns the first SIGINT or SIGTERM into a request to save and stop; the second acts as usual."""
+def stop_requests(given: Stop | None = None) -> Iterator[Stop]:
+    """Turns the first SIGINT or SIGTERM into a request to save and stop; the second acts as usual.
+
+    A run in a thread is `given` the stop of whoever owns the process.
+    """
+    if given is not None:
+        yield given
+        return
     stop, old = Stop(), {}
 
     def request(number: int, _: Any) -> None:

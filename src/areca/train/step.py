@@ -124,17 +124,41 @@ def finish(
     """
     grad_norm = optax.tree.norm(grads)
     further = more(grad_norm)
-    scale = jnp.minimum(1.0, optimizer.clip_norm / jnp.maximum(grad_norm, 1e-12))
-    grads = jax.tree.map(lambda g: g * scale, grads)
-    transformation = _optimizer(model, optimizer, state.params)
     finite = jnp.isfinite(parts.loss) & jnp.isfinite(grad_norm)
-    updates, moments = transformation.update(
-        grads, state.optimizer, cast(Any, state.params), learning_rate=learning_rate, finite=finite
+    scale = clip_scale(optimizer, grad_norm)
+    params, moments, updates = update(
+        model, optimizer, state.params, state.optimizer, grads, scale, finite, learning_rate
     )
-    params = jax.tree.map(lambda p, u: jnp.where(finite, p + u, p), state.params, updates)
     update_norm = jnp.where(finite, optax.tree.norm(updates), 0.0)
     metrics = jnp.stack([*parts, grad_norm, update_norm, optax.tree.norm(params), *further])
     return TrainState(state.step + finite.astype(jnp.int32), params, moments), metrics
+
+
+def clip_scale(optimizer: OptimizerConfig, grad_norm: Float[Array, ""]) -> Float[Array, ""]:
+    """What a gradient is multiplied by so that its norm is at most clip_norm."""
+    return jnp.minimum(1.0, optimizer.clip_norm / jnp.maximum(grad_norm, 1e-12))
+
+
+def update(
+    model: ModelConfig,
+    optimizer: OptimizerConfig,
+    params: decoder.Decoder,
+    moments: Any,
+    grads: decoder.Decoder,
+    scale: Float[Array, ""],
+    finite: Array,
+    learning_rate: Float[Array, ""],
+) -> tuple[decoder.Decoder, Any, decoder.Decoder]:
+    """Parameters and moments after an update by the gradient times `scale`, and the update; as before if not finite.
+
+    Nothing here reaches over leaves, so a Decoder may hold some of a model's parameters and have None for the others.
+    """
+    grads = jax.tree.map(lambda g: g * scale, grads)
+    transformation = _optimizer(model, optimizer, params)
+    updates, moments = transformation.update(
+        grads, moments, cast(Any, params), learning_rate=learning_rate, finite=finite
+    )
+    return jax.tree.map(lambda p, u: jnp.where(finite, p + u, p), params, updates), moments, updates
 
 
 def gradients(

@@ -130,6 +130,11 @@ def check_alike(configs: Sequence[RunConfig]) -> None:
             f"islands asks for {first.islands.count} of them and {first.islands.shards} shards, but several runs in one"
             " program are on one device; train them one at a time."
         )
+    if first.pipeline.microbatches:
+        raise ConfigError(
+            f"pipeline asks for {first.pipeline.microbatches} microbatches on {first.pipeline.stages} stages, but"
+            " several runs in one program are on one device; train them one at a time."
+        )
     if first.parallel.data * first.parallel.model > 1:
         raise ConfigError(
             f"parallel asks for {first.parallel.data} x {first.parallel.model} devices, but several runs in one"

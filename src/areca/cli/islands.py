@@ -1,0 +1,41 @@
+"""`areca islands`: measures the islands of a configuration."""
+
+
+def run(argv: list[str]) -> int:
+    """Parses and runs `areca islands`."""
+    from areca.cli.options import call
+
+    return call(islands, argv, "areca islands")
+
+
+def islands(config: str, /, *, islands: int = 2, islands_on: str = "devices", json: bool = False) -> int:
+    """What a training step over islands is made of, and how many segments its backward pass should have.
+
+    Times the programs of one shard and the link between the first two islands, trains nothing and writes nothing. More
+    segments hide more of the exchange behind the computation, and each costs what starting a program costs. How many
+    there are is part of a run's numbers, so write the count that pays into its [islands].
+
+    Example: areca islands run.toml --islands 2 --islands-on processes
+
+    Args:
+        config: the run's configuration, .toml or .json.
+        islands: how many.
+        islands_on: devices of this process, processes of this machine, or ray.
+        json: print everything for machines.
+    """
+    from areca.cli.options import print_json
+    from areca.config import load, replace
+    from areca.errors import ConfigError
+    from areca.pathways.fleet import KINDS
+    from areca.train.tuning import propose
+
+    if islands_on not in KINDS:
+        raise ConfigError(f"--islands-on is {islands_on!r}; choose one of {', '.join(KINDS)}.")
+    settings = load(config)
+    found = propose(replace(settings, islands=replace(settings.islands, count=islands, on=islands_on)))
+    if json:
+        print_json(found.to_json())
+    else:
+        print(found.describe())
+        print(f"in the configuration: [islands] segments = {found.best}")
+    return 0
