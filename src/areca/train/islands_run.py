@@ -117,6 +117,9 @@ class IslandsRun(_Run):
         states += [(p.step - 1, metrics.before) for p, _, metrics in reversed(self.pending)]
         held = ((step, state, i) for step, state in states for i in left if over.holds(state, i))
         step, state, holder = next(held, (0, None, None))
+        if state is None and any(i.error is not None for i in left):  # they were lost meanwhile
+            self._drop_lost(error, say)
+            return
         if state is None:
             raise TrainingError(f"no island that is left holds a whole state: {error} Go on with --resume.")
         self.state = over.keep(state, left, holder)
