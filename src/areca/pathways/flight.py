@@ -10,39 +10,41 @@ from typing import Any
 
 import jax
 
+LONG = 2e-3  # seconds of a program, from which on looking at each client's apart costs little
+
 
 class Flight:
     """The programs in flight on one island. `used` counts them; every so many (`each`) an output is looked at."""
 
     def __init__(self, each: int) -> None:
         self.each, self.used = each, 0
-        self.marks: collections.deque[tuple[Any, list[int], Any, float]] = collections.deque()
+        self.marks: collections.deque[tuple[Any, list[int], list[tuple[Any, float]]]] = collections.deque()
         self.watched = False  # a thread waits for the first mark
         self.freed_at = time.perf_counter()
         self._since: list[int] = []  # programs since the last mark, by number
         self._last: Any = None  # an output of the last of them
-        self._share: Any = None  # whose they are, and what was charged for them
-        self._charged = 0.0
+        self._charges: list[tuple[Any, float]] = []  # for these, to whom and how much
 
     def add(self, number: int, output: Any, at: float, share: Any = None, charged: float = 0.0) -> None:
         """A program was enqueued, and this is one of its outputs. `share` was charged for it."""
-        if share is not self._share:  # so that what is measured is of one client
-            self.mark()
-            self._share = share
+        if charged >= LONG and self._charges and self._charges[-1][0] is not share:
+            self.mark()  # so that what is measured is of one client
         if not self.used:
             self.freed_at = at
         self.used += 1
         self._since.append(number)
         self._last = output
-        self._charged += charged
+        if self._charges and self._charges[-1][0] is share:
+            charged += self._charges.pop()[1]
+        self._charges.append((share, charged))
         if len(self._since) >= self.each:
             self.mark()
 
     def mark(self) -> None:
         """Sets a mark at the last program, so that all of them have one."""
         if self._since:
-            self.marks.append((self._last, self._since, self._share, self._charged))
-            self._since, self._last, self._charged = [], None, 0.0
+            self.marks.append((self._last, self._since, self._charges))
+            self._since, self._last, self._charges = [], None, []
 
     @property
     def first_is_computed(self) -> bool:
@@ -63,11 +65,10 @@ class Flight:
 
         Returns their numbers, the seconds since the last were taken off, and what was charged to whom.
         """
-        _, numbers, share, charged = self.marks.popleft()
-        charges = [(share, charged)]
+        _, numbers, charges = self.marks.popleft()
         while self.first_is_computed:  # it is late: when each of them ended was not seen
-            _, more, share, charged = self.marks.popleft()
-            numbers, charges = numbers + more, [*charges, (share, charged)]
+            _, more, others = self.marks.popleft()
+            numbers, charges = numbers + more, charges + others
         self.used -= len(numbers)
         now = time.perf_counter()
         seconds, self.freed_at = now - self.freed_at, now
