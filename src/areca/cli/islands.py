@@ -25,14 +25,12 @@ def islands(config: str, /, *, islands: int = 2, islands_on: str = "devices", js
     """
     from areca.cli.options import print_json
     from areca.config import load, replace
-    from areca.errors import ConfigError
-    from areca.pathways.fleet import KINDS
+    from areca.pathways.fleet import kind_of
     from areca.train.tuning import propose
 
-    if islands_on not in KINDS:
-        raise ConfigError(f"--islands-on is {islands_on!r}; choose one of {', '.join(KINDS)}.")
+    on = kind_of(islands_on)
     settings = load(config)
-    found = propose(replace(settings, islands=replace(settings.islands, count=islands, on=islands_on)))
+    found = propose(replace(settings, islands=replace(settings.islands, count=islands, on=on)))
     if json:
         print_json(found.to_json())
     else:

@@ -58,7 +58,7 @@ def train(
     from areca.config import load, replace
     from areca.errors import ConfigError
     from areca.footprint.card import summary_of
-    from areca.pathways.fleet import KINDS
+    from areca.pathways.fleet import kind_of
     from areca.train.loop import train as train_run
     from areca.train.saves import describe
     from areca.train.tracing import parse_steps
@@ -82,9 +82,7 @@ def train(
     given = {name: value for name, value in given.items() if value is not None}
     settings = replace(settings, pipeline=replace(settings.pipeline, **given))
     if islands_on is not None:
-        if islands_on not in KINDS:
-            raise ConfigError(f"--islands-on is {islands_on!r}; choose one of {', '.join(KINDS)}.")
-        settings = replace(settings, islands=replace(settings.islands, on=islands_on))
+        settings = replace(settings, islands=replace(settings.islands, on=kind_of(islands_on)))
     how = "auto" if auto_resume else "must" if resume else "never"
     with run_progress() as listener:
         result = train_run(

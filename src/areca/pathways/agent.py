@@ -14,7 +14,6 @@ processes has an agent in each (a rank), all of which do the same; a rank sends 
 
 import collections
 import contextlib
-import os
 import queue
 import threading
 import time
@@ -26,7 +25,7 @@ import cloudpickle
 import jax
 import numpy as np
 
-from areca.errors import IslandError, ProgramError
+from areca.errors import IslandError
 from areca.pathways.flight import settled
 from areca.pathways.future import failure
 from areca.pathways.links import Arrival, Links, Sending
@@ -49,7 +48,6 @@ class Setup:
     chunk_bytes: int = 4 << 20
     flows: int = 1
     window: int = 16
-    deadline: float = 300.0
     threads: int = 0
 
 
@@ -423,11 +421,3 @@ def _whole(value: list[Any]) -> bool:
         return True
     except (jax.errors.JaxRuntimeError, RuntimeError, ValueError):
         return False
-
-
-def end() -> None:
-    """The process ends at once: nothing here outlives its controller."""
-    os._exit(0)
-
-
-__all__ = ["Agent", "Bad", "ProgramError", "Run", "Send", "Setup", "Take", "Work", "end"]

@@ -4,13 +4,21 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from areca.errors import ArecaError
+from areca.errors import ArecaError, ConfigError
 from areca.pathways.island import split_devices
 from areca.pathways.processes import Setting, Starting, acquaint, start
 
 Kind = Literal["devices", "processes", "ray"]
 KINDS: tuple[Kind, ...] = ("devices", "processes", "ray")
 TRIES = 3  # to start a lost island again
+
+
+def kind_of(word: str) -> Kind:
+    """The kind that `--islands-on` names. ConfigError for another word."""
+    known: dict[str, Kind] = {kind: kind for kind in KINDS}
+    if word not in known:
+        raise ConfigError(f"--islands-on is {word!r}; choose one of {', '.join(KINDS)}.")
+    return known[word]
 
 
 class Fleet:
@@ -35,7 +43,7 @@ class Fleet:
     def admit(self, controller: Any, islands: Sequence[Any], new: Any) -> None:
         """Has the controller take a new island in, and these and it know each other."""
         controller.join(new)
-        introduce(islands, new)
+        acquaint(islands, [new])
 
     def begin(self, name: str) -> Any:
         """Starts a new island of a name: `island()` of what it gives waits until it is up, `kill()` ends it."""
@@ -92,8 +100,3 @@ class Returning:
             except ArecaError as error:
                 why = str(error)
         self.failed = why
-
-
-def introduce(islands: Sequence[Any], new: Any) -> None:
-    """Tells a new island and the others of each other."""
-    acquaint(islands, [new])

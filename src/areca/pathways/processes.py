@@ -1,6 +1,6 @@
 """Islands as processes of this machine: started here, spoken to over a socket, ended with this process.
 
-    islands = start(2, (2, 2))          # two processes, each with four devices in a mesh of 2 x 2
+    islands = start(2, Setting((2, 2)))  # two processes, each with four devices in a mesh of 2 x 2
     with Controller(islands) as controller: ...
 
 The process runs `python -m areca.pathways.processes`, reads what it is to be from its standard input and does what it
@@ -62,18 +62,31 @@ class Setting:
         if self.chunk_bytes < 1:
             raise ConfigError(f"a chunk has {self.chunk_bytes} bytes; give at least 1.")
 
+    @property
+    def devices(self) -> int:
+        """Of each process."""
+        return self.shape[0] * self.shape[1] // self.processes
+
+    def setup(self, name: str, id: str, host: str, coordinator: str = "") -> Any:
+        """What the agent of an island's first process is told (`areca.pathways.agent.Setup`)."""
+        from areca.pathways.agent import Setup
+
+        return Setup(
+            name, id, self.shape, 0, self.processes, coordinator, host, self.token, self.chunk_bytes, self.flows,
+            self.window, self.threads,
+        )  # fmt: skip
+
 
 def start(count: int, setting: Setting, *, first: int = 0) -> list[Any]:
     """Starts `count` islands, numbered from `first`, and waits until they are up. IslandError with what they said."""
-    from areca.pathways.remote import RemoteIsland
+    return bring_up([Starting(f"island {first + i}", setting, first + i) for i in range(count)])
 
-    starting = [Starting(f"island {first + i}", setting, first + i) for i in range(count)]
-    islands: list[RemoteIsland] = []
+
+def bring_up(starting: Sequence[Any]) -> list[Any]:
+    """Islands that know each other, once all that are starting are up; if one is not, all are ended."""
     try:
-        islands.extend(s.island() for s in starting)
+        islands = [s.island() for s in starting]
     except BaseException:
-        for island in islands:
-            island.close()
         for s in starting:
             s.kill()
         raise
@@ -93,20 +106,15 @@ class Starting:
     """An island whose processes are coming up; `island()` waits for them."""
 
     def __init__(self, name: str, setting: Setting, number: int) -> None:
-        from areca.pathways.agent import Setup
-
         self.name, self.setting = name, setting
         self.id = f"{name}.{next(_incarnations)}"
         self.folder = Path(tempfile.mkdtemp(prefix="areca-island-"))
         logs = Path(setting.logs) if setting.logs else self.folder
         logs.mkdir(parents=True, exist_ok=True)
-        self.devices = setting.shape[0] * setting.shape[1] // setting.processes
+        self.devices = setting.devices
         host = setting.hosts[number] if number < len(setting.hosts) else "127.0.0.1"
         before = list(setting.launch[number]) if number < len(setting.launch) else []
-        setup = Setup(
-            name, self.id, setting.shape, 0, setting.processes, "", host, setting.token, setting.chunk_bytes,
-            setting.flows, setting.window, setting.deadline, setting.threads,
-        )  # fmt: skip
+        setup = setting.setup(name, self.id, host)
         if setting.processes > 1:
             setup = replace(setup, coordinator=f"127.0.0.1:{free_port()}")
         self.members = [

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from areca.errors import ConfigError, IslandError
-from areca.pathways.processes import START, Setting, acquaint, without_devices
+from areca.pathways.processes import START, Setting, bring_up, without_devices
 
 _incarnations = itertools.count()
 
@@ -46,16 +46,7 @@ def connect() -> Any:
 def start(count: int, setting: Setting) -> list[Any]:
     """Starts `count` islands and waits until they are up. ConfigError when the cluster is too small."""
     check(count, setting)
-    starting = [Starting(f"island {i}", setting, i) for i in range(count)]
-    islands: list[Any] = []
-    try:
-        islands.extend(s.island() for s in starting)
-    except BaseException:
-        for s in starting:
-            s.kill()
-        raise
-    acquaint(islands)
-    return islands
+    return bring_up([Starting(f"island {i}", setting, i) for i in range(count)])
 
 
 def check(count: int, setting: Setting) -> None:
@@ -75,7 +66,7 @@ def check(count: int, setting: Setting) -> None:
 def _resources(ray: Any, setting: Setting) -> dict[str, float]:
     """What each process asks of Ray: GPUs where the cluster has them, else its threads' cores."""
     if ray.cluster_resources().get("GPU"):
-        return {"GPU": setting.shape[0] * setting.shape[1] // setting.processes}
+        return {"GPU": setting.devices}
     return {"CPU": setting.threads or 1}
 
 
@@ -86,7 +77,7 @@ class Starting:
         ray = connect()
         self.name, self.setting = name, setting
         self.id = f"{name}.ray{os.getpid()}.{next(_incarnations)}"
-        self.devices = setting.shape[0] * setting.shape[1] // setting.processes
+        self.devices = setting.devices
         asks = _resources(ray, setting)
         variables = {
             "JAX_NUM_CPU_DEVICES": str(self.devices),
@@ -103,16 +94,12 @@ class Starting:
 
     def island(self) -> Any:
         """The island, once its actors are up."""
-        from areca.pathways.agent import Setup
         from areca.pathways.remote import RemoteIsland
 
         ray, s, until = connect(), self.setting, time.monotonic() + START
         try:
             places = self._get([a.place.remote() for a in self.actors], until)
-            setup = Setup(
-                self.name, self.id, s.shape, 0, s.processes, places[0][0] if s.processes > 1 else "", "", s.token,
-                s.chunk_bytes, s.flows, s.window, s.deadline, s.threads,
-            )  # fmt: skip
+            setup = s.setup(self.name, self.id, "", places[0][0] if s.processes > 1 else "")
             ups = self._get(
                 [
                     actor.begin.remote(replace(setup, rank=rank, host=places[rank][1]), self.devices, s.cache)

@@ -85,7 +85,6 @@ class RemoteIsland:
         self.event: Callable[[tuple[Any, ...]], None] = lambda _: None
         self.offset = 0.0  # this process's clock minus the agent's
         self._programs: dict[int, Answer[Any]] = {}
-        self._graphs: set[int] = set()
         self._timed: list[Sent] = []  # computed, in a time that ends with another's
         self._requests: dict[int, tuple[Answer[Any], list[Any]]] = {}
         self._lock = threading.Lock()
