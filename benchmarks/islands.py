@@ -7,10 +7,11 @@ any exchange, in the same round. "whole" has the gradient in one program, which 
 did; "segments" has it in several, each of which leaves while the next is computed.
 
     python benchmarks/islands.py                  five minutes; root and iproute2 for the namespaces
-    python benchmarks/islands.py --rounds 3 --segments 2 4 8
+    python benchmarks/islands.py --rounds 3 --lengths 4,4,4,4 11,4,1
 
-Prints for each link and way the efficiency (time without exchange / time with it) and that over the control's, medians
-of rounds with the quartiles, beside PaLM's 0.97 without overlap, and how many segments the measured times ask for.
+Prints for each link and way the efficiency (time without exchange / time with it) and that over the control's: the
+same way without a limit, in the same round. Medians of rounds with the quartiles, beside PaLM's 0.97 without overlap.
+"segments" are of the lengths that the measured times ask for, or those that are given.
 """
 
 import argparse
@@ -143,7 +144,7 @@ def main() -> int:
     for name, default in (("d-model", 128), ("layers", 8), ("vocab", 2048), ("batch", 16), ("context", 256),
                           ("rounds", 9), ("steps", 2)):  # fmt: skip
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--segments", type=int, nargs="*", default=[])
+    parser.add_argument("--lengths", nargs="*", default=[], help="of segments, from the last layers: 11,4,1")
     asked = parser.parse_args()
     runtime.prepare(1)
     model = ModelConfig(asked.vocab, asked.d_model, asked.layers, n_heads=max(1, asked.d_model // 32)).resolved()
@@ -165,10 +166,10 @@ def main() -> int:
 def compare(over: OverIslands, link: links.Link, tokens: np.ndarray, size: int, asked: argparse.Namespace) -> int:
     model, context = over.config.model, asked.context
 
-    def made(segments: int) -> _Programs:
-        return _Programs(over, Cut(model, segments, over.layout), size, context)
+    def made(lengths: tuple[int, ...]) -> _Programs:
+        return _Programs(over, Cut(model, len(lengths), over.layout, lengths=lengths), size, context)
 
-    monolith = made(1)
+    monolith = made((model.n_layers,))
     gradient = whole(over, monolith, size, context)
     measured = measure(over, size, context)
     print(f"jax {jax.__version__}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {link.kind}")
@@ -178,32 +179,36 @@ def compare(over: OverIslands, link: links.Link, tokens: np.ndarray, size: int, 
     size_bytes = sum(a.size * 4 for a in jax.tree.leaves(gradient.outputs))
     speeds = {f: None if f is None else size_bytes * 8 / (f * bare * PAYLOAD) for f in FRACTIONS}
     print(f"a step without exchange {bare:.3f} s; each island sends {size_bytes / 1e6:.1f} MB")
-    best = {f: at_speed(measured, s).best for f, s in speeds.items()}
-    counts = {f: asked.segments or [best[f]] for f in speeds}
-    for n in sorted({n for each in counts.values() for n in each}):
-        p = made(n)
-        steps |= {(n, e): Step(over, p, ways(over, p, None, e), tokens) for e in (False, True)}
+    given = [tuple(map(int, each.split(","))) for each in asked.lengths]
+    chosen = {f: given or [at_speed(measured, s).best] for f, s in speeds.items() if s}
+    ways_at: dict[Any, list[Any]] = {f: ["whole", *chosen[f]] for f in chosen}
+    ways_at = {None: ["whole", *dict.fromkeys(w for each in chosen.values() for w in each)]} | ways_at
+    for lengths in ways_at[None][1:]:
+        p = made(lengths)
+        steps |= {(lengths, e): Step(over, p, ways(over, p, None, e), tokens) for e in (False, True)}
     for step in steps.values():
         step.run(1)
     found: dict[Any, list[float]] = {}
     for _ in range(asked.rounds):
         for fraction, speed in speeds.items():
             link.set_speed(speed)
-            for way in ("whole", *counts[fraction]):
+            for way in ways_at[fraction]:
                 before, with_it, after = (steps[way, e].run(asked.steps) for e in (False, True, False))
                 found.setdefault((fraction, way), []).append((before + after) / 2 / with_it)
+                if way != "whole" and fraction is None:
+                    cost = [steps["whole", False].run(asked.steps), (before + after) / 2]
+                    found.setdefault(("cut", way), []).append(cost[0] / cost[1])
         link.set_speed(None)
-        cost = [steps[way, False].run(asked.steps) for way in ("whole", best[0.2], "whole")]
-        found.setdefault("cut", []).append((cost[0] + cost[2]) / 2 / cost[1])
-    print(f"{best[0.2]} segments, without exchange: {quartiles(found['cut'])} of the speed of the whole")
-    control = {n: statistics.median(found[None, n]) for n in ("whole", *counts[None])}
     for fraction, speed in speeds.items():
         name = "no limit" if fraction is None else f"{100 * fraction:.0f}% of a step ({speed / 1e6:,.0f} Mbit/s)"
-        for way in ("whole", *counts[fraction]):
-            against = control.get(way, control[counts[None][0]])
-            mine, label = found[fraction, way], way if way == "whole" else f"{way} segments"
-            share = statistics.median(mine) / against
-            print(f"{name:<28} {label:<11} efficiency {quartiles(mine)}, of the control {share:.3f}")
+        for way in ways_at[fraction]:
+            mine, label = found[fraction, way], way if way == "whole" else f"segments of {', '.join(map(str, way))}"
+            line = f"{name:<28} {label:<28} efficiency {quartiles(mine)}"
+            if fraction is not None:
+                line += f", of the control {statistics.median(mine) / statistics.median(found[None, way]):.3f}"
+            elif way != "whole":
+                line += f"; without exchange {quartiles(found['cut', way])} of the whole's speed"
+            print(line)
     return 0
 
 

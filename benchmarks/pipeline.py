@@ -3,7 +3,9 @@
 A decoder of 32 layers in stages. The programs are the same on every stage, so each is measured once, alone: the median
 of its times in steps on one stage. The traced graph of a step over S stages with M microbatches is then replayed with
 these seconds. In one process other stages' work fills the bubble, so a step's own time says what dispatching costs, no
-more: that is the last line, for the first size.
+more: that is a line for the first size. The last lines compare it with SPMD programs of the same work (the same model
+and batch, remat block, over as many devices), steps in turn: tokens a second of the pipeline over theirs, quartiles,
+as it is here, and with the bubbles that as many processors as stages would have. Barham et al. 2022 had 1.05 to 1.06.
 
     theory    (S - 1) / (M + S - 1), of equal stages
     passes    the same of the replay, forward and backward passes only
@@ -19,6 +21,7 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -30,12 +33,13 @@ import numpy as np
 
 from areca import runtime
 from areca.config import DataConfig, ModelConfig, OptimizerConfig, ParallelConfig, PipelineConfig, RunConfig
+from areca.model.layout import Layout
 from areca.pathways.graph import Part, Step
 from areca.pathways.program import Program
 from areca.pathways.replay import measure, replay, steps_of
 from areca.pathways.schedules import SCHEDULES, Schedule, bubble
 from areca.train.pipeline import OverStages
-from areca.train.step import abstract_state, first_state
+from areca.train.step import abstract_state, compile_step, first_state
 
 MODEL = ModelConfig(vocab_size=512, d_model=96, n_layers=32, n_heads=4, d_ff=384)
 CONTEXT, SEQUENCES = 64, 2  # tokens of a sequence, sequences of a microbatch
@@ -110,6 +114,57 @@ def here(stages: int, microbatches: int, programs: dict[str, float]) -> None:
     print(f"{stages:2d} x {microbatches:2d} here: a step takes {taken:.2f} s, its programs one by one {alone:.2f} s")
 
 
+def beside_spmd(stages: int, microbatches: int, meshes: tuple[tuple[int, int], ...]) -> None:
+    """The step on the stages beside one program over a mesh of as many devices (data x model)."""
+    over = over_stages(stages, microbatches, "1f1b")
+    step, state, tokens = started(over, microbatches)
+    config = over.config
+
+    def pipelined() -> None:
+        nonlocal state
+        state, metrics = step(state, tokens, 1e-2)
+        np.asarray(metrics)
+
+    programs: dict[tuple[int, int], Callable[[], None]] = {}
+    for data, model in meshes:
+        layout = Layout(data, model, "block")
+        mesh = layout.mesh()
+        abstract = abstract_state(config.model, config.optimizer, layout, mesh)
+        compiled = compile_step(config.model, config.optimizer, abstract, len(tokens), CONTEXT, layout, mesh)
+        lies = [a.sharding for a in jax.tree.leaves(abstract)]
+        leaves, tree = jax.tree.flatten(first_state(config.model, config.optimizer, 0))
+        held = [jax.tree.unflatten(tree, [jax.device_put(a, s) for a, s in zip(leaves, lies, strict=True)])]
+        given = [
+            jax.device_put(a, s)
+            for a, s in zip((tokens, np.float32(1e-2)), compiled.input_shardings[0][-2:], strict=True)
+        ]
+
+        def spmd(compiled: Any = compiled, held: list[Any] = held, given: list[Any] = given) -> None:
+            held[0], metrics = compiled(held[0], *given)
+            np.asarray(metrics)
+
+        programs[data, model] = spmd
+    times: dict[Any, list[float]] = {}
+    for turn in range(STEPS + 1):
+        for name, run in [("pipeline", pipelined), *programs.items()][:: 1 if turn % 2 else -1]:
+            begun = time.perf_counter()
+            run()
+            if turn:
+                times.setdefault(name, []).append(time.perf_counter() - begun)
+    over.close()
+    tokens_of_step = len(tokens) * CONTEXT
+    for data, model in meshes:
+        pairs = zip(times[data, model], times["pipeline"], strict=True)
+        low, middle, high = statistics.quantiles([theirs / ours for theirs, ours in pairs], n=4)
+        rates = [tokens_of_step / statistics.median(times[n]) for n in ("pipeline", (data, model))]
+        rest = 1 - bubble(stages, microbatches)
+        print(
+            f"{stages:2d} x {microbatches:2d} {rates[0]:,.0f} tokens/s, SPMD over {data} x {model} {rates[1]:,.0f}:"
+            f" {middle:.3f} ({low:.3f} to {high:.3f}) of it; with bubbles ({rest:.2f} is left) {middle * rest:.3f}",
+            flush=True,
+        )
+
+
 if __name__ == "__main__":
     runtime.prepare()  # programs that were compiled before come from the cache
     print(f"jax {jax.__version__}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
@@ -119,4 +174,7 @@ if __name__ == "__main__":
     for stages, microbatches in sizes:
         for schedule in SCHEDULES:
             one(stages, microbatches, schedule, measured)
-    here(sizes[0][0], sizes[0][1], measured)
+    here(*sizes[0], measured)
+    for stages, microbatches in sizes:
+        wide = max(m for m in range(1, MODEL.n_heads + 1) if stages % m == 0 and MODEL.n_heads % m == 0)
+        beside_spmd(stages, microbatches, ((stages, 1), (stages // wide, wide)))

@@ -94,6 +94,7 @@ class IslandsConfig:
     count: int = 1
     shards: int = 0  # equal parts of a batch; 0: one for each island, and on one island the whole batch in one program
     segments: int = 0  # of the backward pass, after each of which gradients leave; 0: 4, or as many as layers
+    lengths: tuple[int, ...] = ()  # layers of each segment, from the last layers to the first; (): nearly equal
     wire: Literal["float32", "bfloat16"] = "float32"  # type of the gradients that are summed, travelled or not
     digest_every: int = 50  # steps after which the islands' parameters are compared
     on: Literal["devices", "processes", "ray"] = "devices"  # of this process, or processes here or on a Ray cluster

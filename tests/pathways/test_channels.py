@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from areca.pathways.links import Links
+from areca.pathways.links import _HEADER, Links
 
 TOKEN = b"t" * 32
 
@@ -53,6 +53,36 @@ def test_values_arrive_whole_in_any_chunks(two, chunk_bytes, flows):
             np.testing.assert_array_equal(found, np.asarray(piece))
             assert not bytes_.size or bytes_.ctypes.data % 64 == 0
     assert all(s.gone.wait(20) for s in sent)
+
+
+@pytest.mark.parametrize("size", [1, 64 << 10, (64 << 10) + 1, 1 << 20, (1 << 20) + 1, (5 << 20) + 7])
+def test_what_comes_in_dribs_is_not_waited_for_beyond_its_end(two, size):
+    # A receiver sleeps until much has come; the last of it may be little.
+    a, b, _ = two(8 << 20)
+    data = np.random.default_rng(0).bytes(size)
+    arrival = b.arrival("a", (1, 0))
+    with a.dial("b") as s:
+        s.sendall(_HEADER.pack(1, 0, 0, 1, 0, size, size))
+        for start in range(0, size, 700_001):
+            s.sendall(data[start : start + 700_001])
+            time.sleep(0.02)
+        assert arrival.done.wait(20)
+        s.sendall(_HEADER.pack(2, 0, 0, 1, 0, 3, 3) + b"end")
+        assert b.arrival("a", (2, 0)).done.wait(20)
+    assert arrival.pieces[0].tobytes() == data
+
+
+def test_a_peer_that_ends_in_the_middle_of_a_value_keeps_no_thread_waiting(two):
+    a, b, _ = two()
+    before = sum(t.name == "areca-link-in" for t in threading.enumerate())
+    with a.dial("b") as s:
+        s.sendall(_HEADER.pack(1, 0, 0, 1, 0, 4 << 20, 4 << 20) + bytes(100))
+        time.sleep(0.1)
+    until = time.monotonic() + 20
+    while sum(t.name == "areca-link-in" for t in threading.enumerate()) > before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert sum(t.name == "areca-link-in" for t in threading.enumerate()) == before
+    assert not b.arrival("a", (1, 0)).done.is_set()
 
 
 def test_an_error_is_sent_in_place_of_the_value(two):

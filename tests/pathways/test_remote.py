@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -12,10 +13,12 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from areca.errors import ConfigError, IslandError, ProgramError
+from areca.pathways.agent import Bad
 from areca.pathways.controller import Controller
 from areca.pathways.island import split_devices
 from areca.pathways.processes import Setting, start
 from areca.pathways.program import Program
+from areca.pathways.remote import RemoteIsland
 from areca.pathways.timeline import Timeline
 
 X = np.arange(32, dtype=np.float32).reshape(4, 8)
@@ -217,3 +220,49 @@ def test_a_trace_of_islands_in_processes_says_when_each_program_ran_and_what_arr
         assert (a.client, m.ins, b.ins) == ("a", a.made, m.made)
     dispatched = {e.sequence: e for e in timeline.events if e.kind == "dispatch"}
     assert all(dispatched[e.sequence].start <= e.start for e in first)
+
+
+class _Deaf:
+    """A channel to a process that says what the test says."""
+
+    def listen(self, heard, ended):
+        self.heard = heard
+
+    def send(self, message):
+        pass
+
+    def how(self):
+        return "it ended"
+
+    kill = close = how
+
+
+def test_two_ranks_that_end_segments_at_once_while_others_are_sent_lose_none():
+    # An island of two processes is heard by a thread each, while the controller's sends more.
+    channels, seen, count = [_Deaf(), _Deaf()], [], 3000
+    island = RemoteIsland("island 0", "0", (2, 1), channels, 60)
+    island.event = seen.append
+    sent, ended = [], [0, 0]
+
+    def rank(number):
+        for k in range(count):
+            while len(sent) <= k:
+                time.sleep(0)
+            channels[number].heard(("ran", k, 0, 1e-3, {number: Bad("none")}))
+            ended[number] += 1
+
+    threads = [threading.Thread(target=rank, args=(n,)) for n in (0, 1)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for t in threads:
+            t.start()
+        sent.extend(island.run(k, 0, 0, None, {}) for k in range(count))
+        for t in threads:
+            t.join(60)
+    finally:
+        sys.setswitchinterval(interval)
+    assert ended == [count, count]
+    assert all(s.done.is_set() and sorted(s.failed) == [0, 1] for s in sent)
+    assert sum(len(timed) for _, _, timed, _ in seen) == count
+    assert not island.outstanding

@@ -175,3 +175,17 @@ def test_the_command_line_trains_over_islands(tiny_store, tmp_path, capsys):
     chosen = {"count": 2, "shards": 2, "segments": 2, "wire": "float32", "digest_every": 50, "on": "devices"}
     assert said["islands"].items() >= chosen.items()
     assert said["parallel"]["remat"] == "block"
+
+
+def test_lengths_of_segments_are_part_of_a_run_and_the_same_to_rounding(tiny_store, tmp_path):
+    config = tiny_config(tiny_store, islands=IslandsConfig(2, 2, lengths=(1, 1)), tokens=4 * 4 * 16)
+    train(config, tmp_path / "run")
+    said = read_json(tmp_path / "run" / "run.json")["config"]["islands"]
+    assert (said["segments"], said["lengths"]) == (2, [1, 1])
+    with pytest.raises(ConfigError, match="lengths"):
+        train(replace(config, islands=IslandsConfig(2, 2, lengths=(2,))), tmp_path / "run", resume=True)
+    # What is not said is as it was begun.
+    train(replace(config, islands=IslandsConfig(1)), tmp_path / "run", resume=True)
+    with pytest.raises(ConfigError, match=r"islands.lengths is \[2, 1\], for 2 segments of a model of 2 layers"):
+        train(replace(config, islands=IslandsConfig(2, 2, lengths=(2, 1))), tmp_path / "other")
+    assert not (tmp_path / "other").exists()

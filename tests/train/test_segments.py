@@ -91,8 +91,10 @@ def test_the_gradient_in_segments_is_the_gradient(name, layout):
     params = _params(model)
     expected, parts = _whole(model, params)
     counts = (1, 2, model.n_layers) if name == "palm" else (3 if name == "deep" else 2,)
-    for segments in counts:
-        found, found_parts = _gradient(Cut(model, segments, layout), _island(layout), params)
+    cuts = [Cut(model, segments, layout) for segments in counts]
+    cuts += [Cut(model, 2, layout, lengths=lengths) for lengths in ((1, 2), (2, 1)) if name == "palm"]
+    for cut in cuts:
+        found, found_parts = _gradient(cut, _island(layout), params)
         assert jax.tree.structure(found) == jax.tree.structure(expected)
         largest = max(float(jnp.max(jnp.abs(b))) for b in jax.tree.leaves(expected))
         for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
@@ -118,6 +120,20 @@ def test_shards_have_the_same_bits_on_whichever_island_they_are_computed(layout)
     assert _bits(alone[0]) != _bits(alone[1])
     totals = [jax.jit(sum_shards)(jax.tree.map(np.asarray, g)) for g in (alone, spread)]
     assert _bits(totals[0]) == _bits(totals[1])
+
+
+def test_lengths_are_from_the_last_layers_to_the_first():
+    cut = Cut(_model(n_layers=7), 3, ONE, lengths=(4, 2, 1))
+    assert cut.bounds == [(0, 1), (1, 3), (3, 7)]
+    assert [first for _, first in pieces(cut, _params(cut.model), 2, 4).segments] == [3, 1, 0]
+
+
+@pytest.mark.parametrize("lengths", [(4, 2), (4, 3, 1), (7, 0), (8, -1), (4, 2, 1, 0), (7,)])
+def test_lengths_that_are_not_all_layers_once_are_refused(lengths):
+    with pytest.raises(
+        ConfigError, match=r"islands.lengths is \[.*\], for 3 segments of a model of 7 layers; give each"
+    ):
+        Cut(_model(n_layers=7), 3, ONE, lengths=lengths)
 
 
 def test_the_step_from_shards_is_the_step():

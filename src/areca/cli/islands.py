@@ -9,11 +9,12 @@ def run(argv: list[str]) -> int:
 
 
 def islands(config: str, /, *, islands: int = 2, islands_on: str = "devices", json: bool = False) -> int:
-    """What a training step over islands is made of, and how many segments its backward pass should have.
+    """What a training step over islands is made of, and which segments its backward pass should have.
 
-    Times the programs of one shard and the link between the first two islands, trains nothing and writes nothing. More
-    segments hide more of the exchange behind the computation, and each costs what starting a program costs. How many
-    there are is part of a run's numbers, so write the count that pays into its [islands].
+    Times the programs of one shard and the link between the first two islands, trains nothing and writes nothing. A
+    segment's gradients travel while the next ones are computed, and each segment costs what starting a program costs:
+    long ones first and short ones last hide most. They are part of a run's numbers, so write those that pay into its
+    [islands].
 
     Example: areca islands run.toml --islands 2 --islands-on processes
 
@@ -35,5 +36,5 @@ def islands(config: str, /, *, islands: int = 2, islands_on: str = "devices", js
         print_json(found.to_json())
     else:
         print(found.describe())
-        print(f"in the configuration: [islands] segments = {found.best}")
+        print(f"in the configuration: [islands] lengths = {list(found.best)}")
     return 0

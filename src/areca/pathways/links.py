@@ -13,6 +13,7 @@ import contextlib
 import hmac
 import json
 import queue
+import select
 import socket
 import struct
 import threading
@@ -28,6 +29,8 @@ Tag = tuple[int, int]  # execution, transfer of its graph
 # and for how many stands whether an island is lost.
 _HEADER = struct.Struct("!QIIIQQQ")
 _FAILED = 0xFFFFFFFF
+_WAKE_BYTES = 1 << 20  # that must have come before a receiver of as many or more is woken
+_WAKE_LEAST = 64 << 10  # up to as many are read as they come
 _ALIGNED = 64  # bytes; XLA's CPU client takes an aligned buffer as it is
 
 
@@ -274,8 +277,7 @@ class _Outbox:
                 task, chunk = self.chunks.get()
                 if task is None:
                     return
-                for part in chunk:
-                    s.sendall(part)
+                _send_all(s, *chunk)
                 task.less()
         except OSError as error:
             if not self.closed:
@@ -289,11 +291,41 @@ def _read(s: socket.socket, length: int) -> bytearray:
 
 
 def _read_into(s: socket.socket, view: memoryview) -> None:
+    if len(view) > _WAKE_LEAST:
+        _read_seldom(s, view)
+        return
     while len(view):
         got = s.recv_into(view)
         if not got:
             raise EOFError
         view = view[got:]
+
+
+def _read_seldom(s: socket.socket, view: memoryview) -> None:
+    """The same, woken only when as much as is worth it has come: each time takes the processor from XLA's threads.
+
+    It polls: a `recv` that blocks counts anew after what it has copied, and would wait for more than is sent.
+    """
+    ready = select.poll()
+    ready.register(s, select.POLLIN)
+    while len(view):
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, min(len(view), _WAKE_BYTES))
+        ready.poll()
+        with contextlib.suppress(BlockingIOError):
+            got = s.recv_into(view, 0, socket.MSG_DONTWAIT)
+            if not got:
+                raise EOFError
+            view = view[got:]
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+
+
+def _send_all(s: socket.socket, head: bytes, body: memoryview) -> None:
+    """Both, the first in one packet with the second's beginning."""
+    sent = s.sendmsg((head, body))
+    if sent < len(head):
+        s.sendall(head[sent:])
+        sent = len(head)
+    s.sendall(body[sent - len(head) :])
 
 
 def _shut(s: socket.socket) -> None:

@@ -237,7 +237,9 @@ class RemoteIsland:
 
     def settle(self) -> None:
         """Waits until all that was sent is computed, or the island is lost."""
-        for sent in list(self.outstanding.values()):
+        with self._lock:
+            outstanding = list(self.outstanding.values())
+        for sent in outstanding:
             sent.done.wait()
 
     def close(self) -> None:
@@ -270,19 +272,23 @@ class RemoteIsland:
             self.lose(f"{self.name} failed: {rest[0]}")
 
     def _ran(self, execution: int, segment: int, seconds: float | None, failed: dict[int, Bad]) -> None:
-        sent = self.outstanding.get((execution, segment))
-        if sent is None:
-            return
-        sent.failed |= failed
-        sent.acks -= 1
-        if not sent.acks:
+        with self._lock:  # each rank has a thread that hears it, and the controller sends meanwhile
+            sent = self.outstanding.get((execution, segment))
+            if sent is None:
+                return
+            sent.failed |= failed
+            sent.acks -= 1
+            if sent.acks:
+                return
             for other in self.outstanding.values():
                 other.at = time.monotonic()  # it gets on
-            self._end(sent)
             self._timed.append(sent)
+            timed: list[Sent] = []
             if seconds is not None:
                 timed, self._timed = self._timed, []
-                self.event(("ran", self, timed, seconds))
+        self._end(sent)
+        if timed:
+            self.event(("ran", self, timed, seconds))
 
     def _recorded(self, execution: int, segment: int, events: list[tuple[str, str, int, float, float]]) -> None:
         """What the island measured of a segment, before it says that this has ended."""

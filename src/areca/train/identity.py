@@ -36,7 +36,7 @@ def with_islands(config: RunConfig) -> RunConfig:
     shards = i.shards or (i.count if i.count > 1 else 0)
     if not shards:
         return config
-    segments = i.segments or min(SEGMENTS, config.model.n_layers)
+    segments = i.segments or len(i.lengths) or min(SEGMENTS, config.model.n_layers)
     parallel = config.parallel if config.parallel.remat != "none" else replace(config.parallel, remat="block")
     return replace(config, islands=replace(i, shards=shards, segments=segments), parallel=parallel)
 
@@ -74,6 +74,8 @@ def as_before(config: RunConfig, run_dir: Path) -> RunConfig:
         return config
     old = read_run_json(run_dir)["config"].get("islands") or {}
     given = {name: old.get(name, 0) for name in ("shards", "segments") if not getattr(config.islands, name)}
+    if "segments" in given and not config.islands.lengths:
+        given["lengths"] = tuple(old.get("lengths", ()))
     return replace(config, islands=replace(config.islands, **given))
 
 

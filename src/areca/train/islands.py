@@ -64,7 +64,7 @@ def check(config: RunConfig) -> None:
         raise ConfigError(
             f"islands.count is {i.count} and a batch has {least} sequences; each island needs at least one of them."
         )
-    cut = Cut(config.model, i.segments, layout, config.optimizer.z_loss)
+    cut = Cut(config.model, i.segments, layout, config.optimizer.z_loss, i.lengths)
     for _, batch in config.batch.ramp:
         cut.layout.check_batch("a shard of batch.ramp", shard_size(batch, i.shards))
 
@@ -212,7 +212,7 @@ class OverIslands:
         size = shard_size(batch, self.shards)
         if size not in self.made:
             if c.shards:
-                cut = Cut(self.config.model, c.segments, self.layout, self.config.optimizer.z_loss)
+                cut = Cut(self.config.model, c.segments, self.layout, self.config.optimizer.z_loss, c.lengths)
                 self.made[size] = _Programs(self, cut, size, context)
             else:
                 self.made[size] = _Whole(self, size, context)

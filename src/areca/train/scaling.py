@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from areca.model.config import PRESETS
 from areca.model.counts import count_params, exact_flops_per_token, recomputed_flops_per_token
-from areca.train.overlap import Times, best_segments, step_seconds
+from areca.train.overlap import Times, best_lengths, step_seconds
 
 if TYPE_CHECKING:
     from areca.train.dryrun import DryRun
@@ -162,9 +162,11 @@ def _row(
         }
 
     t = times(asked, alone, link, segment)
-    segments = best_segments(t, asked.model.n_layers)
+    lengths = best_lengths(t, asked.model.n_layers)
     row["after_backward"] = speedup(alone + exchange)
-    row["overlapped"] = speedup(step_seconds(t, asked.model.n_layers, segments) + link.beside, segments=segments)
+    row["overlapped"] = speedup(step_seconds(t, lengths) + link.beside, segments=len(lengths)) | {
+        "lengths": list(lengths)
+    }
     return row
 
 
@@ -176,7 +178,7 @@ def _needed(asked: "DryRun", alone: float, a_host: float, hosts: float, segment:
 
     def overlapped(bits_per_second: float) -> float:
         t = times(asked, alone, Link("", "", bits_per_second), segment)
-        return step_seconds(t, layers, best_segments(t, layers))
+        return step_seconds(t, best_lengths(t, layers))
 
     after = 8 * a_host / (step - alone)  # of a host
     low, high = after / 1e6, after

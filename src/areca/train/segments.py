@@ -16,6 +16,7 @@ Legend: B sequences of a shard, S tokens of each (T + 1), T positions, D model w
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any
 
 import jax
@@ -42,22 +43,31 @@ Tree = dict[str, Array]
 
 @dataclass(frozen=True)
 class Cut:
-    """A model's gradient in `segments` segments of nearly equal numbers of layers, over an island's mesh.
+    """A model's gradient in segments over an island's mesh: `segments` of nearly equal numbers of layers, or of
+    `lengths`, layers of each from the last ones to the first.
 
     The functions here don't name devices: what is compiled for one island's mesh is compiled for another's.
-    ConfigError for a number of segments that can't be, or a layout with another remat than "block".
+    ConfigError for segments that can't be, or a layout with another remat than "block".
     """
 
     model: ModelConfig
     segments: int
     layout: Layout
     z_loss: float = 1e-4
+    lengths: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         layers = self.model.n_layers
         if not 1 <= self.segments <= layers:
             raise ConfigError(
                 f"islands.segments is {self.segments} and the model has {layers} layers; choose from 1 to {layers}."
+            )
+        if self.lengths and (
+            sum(self.lengths) != layers or min(self.lengths) < 1 or len(self.lengths) != self.segments
+        ):
+            raise ConfigError(
+                f"islands.lengths is {list(self.lengths)}, for {self.segments} segments of a model of {layers} layers; "
+                "give each segment's layers, at least 1, that together are all."
             )
         if self.layout.remat != "block":
             raise ConfigError(
@@ -69,7 +79,10 @@ class Cut:
     @property
     def bounds(self) -> list[tuple[int, int]]:
         """(first layer, end) of each segment, from the first layers to the last."""
-        return bounds(self.model.n_layers, self.segments)
+        if not self.lengths:
+            return bounds(self.model.n_layers, self.segments)
+        ends = [0, *accumulate(reversed(self.lengths))]
+        return list(pairwise(ends))
 
 
 def forward(

@@ -1,8 +1,8 @@
-"""Measures what a step over islands is made of, to say how many segments its backward pass should have.
+"""Measures what a step over islands is made of, to say which segments its backward pass should have.
 
 The programs of a shard are timed on the first island, the link between the first two by sending what a head and what a
-layer gives; `areca.train.overlap` says of these times how long a step takes in any number of segments. The count is
-part of a run's numbers, so it is proposed to be written down, never chosen behind a run's back.
+layer gives; `areca.train.overlap` says of these times how long a step takes in any segments. Segments are part of a
+run's numbers, so they are proposed to be written down, never chosen behind a run's back.
 """
 
 import statistics
@@ -18,7 +18,7 @@ from areca.config import RunConfig
 from areca.errors import ConfigError
 from areca.train.exchange import shard_size, to_wire
 from areca.train.islands import OverIslands, check, program_of
-from areca.train.overlap import Times, best_segments, step_seconds
+from areca.train.overlap import Times, best_lengths, even, step_seconds
 from areca.train.segments import Cut, pieces
 
 REPEATS = 5
@@ -32,26 +32,31 @@ class Measured:
     layers: int
 
     @property
-    def best(self) -> int:
-        """The number of segments of the shortest step."""
-        return best_segments(self.times, self.layers)
+    def best(self) -> tuple[int, ...]:
+        """The lengths of the segments of the shortest step, from the last layers to the first."""
+        return best_lengths(self.times, self.layers)
+
+    def seconds(self, segments: int) -> float:
+        """A step with so many nearly equal segments."""
+        return step_seconds(self.times, even(self.layers, segments))
 
     def to_json(self) -> dict[str, Any]:
-        """For machines: the times, the seconds of a step by segments, the best count."""
-        steps = {str(s): step_seconds(self.times, self.layers, s) for s in range(1, self.layers + 1)}
-        return {"times": asdict(self.times), "step_seconds": steps, "segments": self.best}
+        """For machines: the times, the seconds of a step by equal segments, the best lengths and theirs."""
+        steps = {str(s): self.seconds(s) for s in range(1, self.layers + 1)}
+        best = {"lengths": list(self.best), "best_step_seconds": step_seconds(self.times, self.best)}
+        return {"times": asdict(self.times), "step_seconds": steps, "segments": len(self.best), **best}
 
     def describe(self) -> str:
         """A few lines for a person."""
         t, n = self.times, self.layers
         link = 8e-6 / t.seconds_per_byte if t.seconds_per_byte else float("inf")
-        counts = sorted(s for s in {1, 2, 4, 8, n, self.best} if s <= n)
-        rows = ", ".join(f"{s}: {1e3 * step_seconds(t, n, s):.1f}" for s in counts)
+        counts = sorted(s for s in {1, 2, 4, 8, n} if s <= n)
+        rows = ", ".join(f"{s}: {1e3 * self.seconds(s):.1f}" for s in counts)
         return (
             f"measured: forward {1e3 * t.forward:.1f} ms, head {1e3 * t.head:.1f}, a layer back {1e3 * t.layer:.1f}, "
             f"embedding {1e3 * t.embedding:.1f}, a further segment {1e3 * t.segment:.2f}; the link {link:,.0f} Mbit/s "
-            f"and {1e3 * t.exchange:.2f} ms an exchange\nms to the last gradient's arrival, by segments: {rows}; "
-            f"best: {self.best}"
+            f"and {1e3 * t.exchange:.2f} ms an exchange\nms to the last gradient's arrival, by equal segments: {rows}; "
+            f"best: {1e3 * step_seconds(t, self.best):.1f} of {', '.join(map(str, self.best))} layers"
         )
 
 
@@ -95,33 +100,42 @@ def measure(over: OverIslands, sequences: int, context: int) -> Measured:
     found = ends[model.n_layers]
     given = client.put(zeros(params), [island], None if single else over.lies[0])
 
-    def timed(piece: Any) -> tuple[float, Any]:
+    def timed(piece: Any, times: int = 1) -> tuple[float, Any]:
+        """Seconds of a piece's program, of so many in a row if they are segments; and its outputs."""
         program = program_of(piece, single)
         arguments = [given, *(put(a, s) for a, s in zip(piece.inputs[1:], piece.specs[1:], strict=True))]
+
+        def trace(g: Any, *inputs: Any) -> list[Any]:
+            outputs = g.call(program, *inputs)
+            for _ in range(times - 1):
+                params, x, _, first = inputs
+                outputs = g.call(program, params, x, outputs[1], first)
+            return [outputs[-1] if isinstance(outputs, tuple) else outputs]
+
+        graph = client.trace(trace, *arguments)
         seconds = []
         for i in range(REPEATS + 1):
             started = time.perf_counter()
-            outputs = client.call(program, *arguments)
-            last = outputs[0] if isinstance(outputs, tuple) else outputs
-            last.wait(island)
+            client.submit(graph, *arguments)[0].wait(island)
             if i:
                 seconds.append(time.perf_counter() - started)
         return statistics.median(seconds), program.outputs
 
+    n = model.n_layers
     forward, _ = timed(found.forward)
     head, head_out = timed(found.head)
     one, layer_out = timed(found.segments[0][0])
     whole, _ = timed(ends[1].segments[0][0])
+    cut, _ = timed(found.segments[0][0], n)
     embedding, embedding_out = timed(found.embedding)
-    n = model.n_layers
-    layer = (whole - one) / (n - 1) if n > 1 else one
+    layer, further = ((whole - one) / (n - 1), (cut - whole) / (n - 1)) if n > 1 else (one, 0.0)
     peers = max(1, len(over.islands) - 1)
     head_bytes, layer_bytes, bottom_bytes = (
         float(peers * _bytes(to_wire_shapes(t, wire))) for t in (head_out[0], layer_out[0], embedding_out)
     )
     per_byte, latency = _link(over) if len(over.islands) > 1 else (0.0, 0.0)
     times = Times(
-        forward, head, max(layer, 0.0), embedding, max(one - layer, 0.0), head_bytes, layer_bytes, bottom_bytes,
+        forward, head, max(layer, 0.0), embedding, max(further, 0.0), head_bytes, layer_bytes, bottom_bytes,
         per_byte, latency,
     )  # fmt: skip
     return Measured(times, n)
