@@ -43,10 +43,12 @@ class OptimizerConfig:
 class ScheduleConfig:
     """Learning rate as a fraction of the peak, a function of tokens seen."""
 
-    name: Literal["cosine", "rsqrt", "constant"] = "cosine"
+    name: Literal["cosine", "linear", "rsqrt", "wsd", "constant"] = "cosine"
     warmup_tokens: int = 0
-    final_fraction: float = 0.1  # of the peak, reached at the last token (cosine)
+    final_fraction: float = 0.1  # of the peak, reached at the last token (cosine, linear, wsd)
     hold_tokens: int = 0  # rsqrt: constant until here, then (hold / tokens)^0.5 (PaLM: 10k steps)
+    decay_tokens: int = 0  # wsd: constant until so many tokens before the last, then down to final_fraction
+    decay: Literal["linear", "sqrt"] = "linear"  # wsd: its shape; sqrt falls as 1 - sqrt (Haegele et al. 2024)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,38 @@ def test_cosine_ends_at_its_final_fraction_at_the_last_token():
     assert learning_rate_fraction(schedule, 1200, 1100) == pytest.approx(0.1)  # the last batch may overshoot
 
 
+def test_linear_falls_in_a_line_from_the_end_of_the_warm_up():
+    schedule = ScheduleConfig(name="linear", warmup_tokens=100, final_fraction=0.2)
+    rate = [learning_rate_fraction(schedule, t, 1100) for t in (50, 100, 350, 600, 1100, 1200)]
+    assert rate == pytest.approx([0.5, 1.0, 0.8, 0.6, 0.2, 0.2])
+
+
+@pytest.mark.parametrize(("decay", "quarter"), [("linear", 0.75), ("sqrt", 0.5)])
+def test_wsd_is_constant_and_decays_over_the_last_tokens_only(decay, quarter):
+    schedule = ScheduleConfig(name="wsd", warmup_tokens=100, final_fraction=0.0, decay_tokens=400, decay=decay)
+    rate = [learning_rate_fraction(schedule, t, 1100) for t in (50, 100, 600, 700, 800, 1100, 1150)]
+    assert rate == pytest.approx([0.5, 1.0, 1.0, 1.0, quarter, 0.0, 0.0])
+    # The same run of another length is the same until the shorter one's decay begins.
+    longer = [learning_rate_fraction(schedule, t, 2100) for t in (50, 100, 600, 700)]
+    assert longer == rate[:4]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "says"),
+    [
+        (ScheduleConfig("wsd"), "decay_tokens is 0; it must lie between 1 and the tokens after the warm-up, 1000"),
+        (ScheduleConfig("wsd", warmup_tokens=300, decay_tokens=701), "decay_tokens is 701; it must lie .*, 700"),
+        (
+            ScheduleConfig("linear", decay_tokens=5),
+            "decay_tokens is 5 and schedule.name is 'linear'; only 'wsd' has it",
+        ),
+    ],
+)
+def test_a_decay_that_can_not_be_is_refused(schedule, says):
+    with pytest.raises(ConfigError, match=says):
+        check(schedule, BatchConfig(((0, 1),)), 1000, 10)
+
+
 def test_cosine_that_warms_up_to_the_end_does_not_divide_by_zero():
     assert learning_rate_fraction(ScheduleConfig(warmup_tokens=500), 500, 500) == 1.0
 

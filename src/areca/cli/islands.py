@@ -4,11 +4,21 @@
 def run(argv: list[str]) -> int:
     """Parses and runs `areca islands`."""
     from areca.cli.options import call
+    from areca.cli.settings import split
 
-    return call(islands, argv, "areca islands")
+    argv, given = split(argv)
+    return call(islands, argv, "areca islands", given=given)
 
 
-def islands(config: str, /, *, islands: int = 2, islands_on: str = "devices", json: bool = False) -> int:
+def islands(
+    config: str,
+    /,
+    *,
+    islands: int = 2,
+    islands_on: str = "devices",
+    json: bool = False,
+    given: dict[str, str] | None = None,
+) -> int:
     """What a training step over islands is made of, and which segments its backward pass should have.
 
     Times the programs of one shard and the link between the first two islands, trains nothing and writes nothing. A
@@ -25,12 +35,13 @@ def islands(config: str, /, *, islands: int = 2, islands_on: str = "devices", js
         json: print everything for machines.
     """
     from areca.cli.options import print_json
-    from areca.config import load, replace
+    from areca.cli.settings import load
+    from areca.config import replace
     from areca.pathways.fleet import kind_of
     from areca.train.tuning import propose
 
     on = kind_of(islands_on)
-    settings = load(config)
+    settings = load(config, given or {})
     found = propose(replace(settings, islands=replace(settings.islands, count=islands, on=on)))
     if json:
         print_json(found.to_json())

@@ -15,15 +15,16 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from areca.errors import ConfigError, closest
 
 
-def call(function: Callable[..., Any], argv: list[str], prog: str) -> Any:
+def call(function: Callable[..., Any], argv: list[str], prog: str, **beside: Any) -> Any:
     """Parses `argv` into `function`'s arguments and calls it.
 
     The function's annotations are the options, its docstring the help (put an example in it). A command line that
     can't be parsed raises ConfigError with one sentence; an option that does not exist names the closest one.
+    `beside` are further arguments of the function, which aren't options.
     """
     import tyro
 
-    bind = _with_hints(function)
+    bind = _with_hints(function, beside)
     first = next(iter(inspect.signature(function).parameters.values()), None)
     if argv and not argv[0] and first is not None and first.kind is first.POSITIONAL_ONLY:
         raise ConfigError(f"{first.name.upper()} is empty text; see `{prog} --help`.")  # an unset variable of a shell
@@ -42,7 +43,7 @@ def call(function: Callable[..., Any], argv: list[str], prog: str) -> Any:
         parameters = inspect.signature(function).parameters
         known = ["--" + name.replace("_", "-") for name in parameters]
         raise ConfigError(f"there is no option {unknown[0]!r}{closest(unknown[0], known)}; see `{prog} --help`.")
-    return function(*args, **kwargs)
+    return function(*args, **kwargs, **beside)
 
 
 def _refuse_repeated(function: Callable[..., Any], argv: list[str]) -> None:
@@ -53,7 +54,9 @@ def _refuse_repeated(function: Callable[..., Any], argv: list[str]) -> None:
             raise ConfigError(f"{option} is given {argv.count(option)} times; give all of its values after one.")
 
 
-def _with_hints(function: Callable[..., Any]) -> Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]:
+def _with_hints(
+    function: Callable[..., Any], hidden: Iterable[str] = ()
+) -> Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]:
     """A function of the same arguments that returns them, annotated so that the help reads as a person would write it.
 
     A positional is called by its name, as in our messages. A default is shown where it is a value: not the None, '' or
@@ -67,6 +70,8 @@ def _with_hints(function: Callable[..., Any]) -> Callable[..., tuple[tuple[Any, 
     texts = _argument_texts(function)
     shown, hints = [], get_type_hints(function, include_extras=True)
     for p in inspect.signature(function).parameters.values():
+        if p.name in hidden:
+            continue
         settings: dict[str, Any] = {}
         kinds = get_args(hints[p.name])
         if p.kind is p.POSITIONAL_ONLY:

@@ -4,8 +4,10 @@
 def run(argv: list[str]) -> int:
     """Parses and runs `areca train`."""
     from areca.cli.options import call
+    from areca.cli.settings import split
 
-    return call(train, argv, "areca train")
+    argv, given = split(argv)
+    return call(train, argv, "areca train", given=given)
 
 
 def train(
@@ -20,17 +22,22 @@ def train(
     islands: int | None = None,
     islands_on: str | None = None,
     trace_steps: str = "",
+    profile_steps: str = "",
     stages: int | None = None,
     microbatches: int | None = None,
     schedule: str | None = None,
     json: bool = False,
+    given: dict[str, str] | None = None,
 ) -> int:
     """Train a model, or go on with a run that was stopped.
 
     CONFIG is a TOML or JSON file; `areca plan --config-out` writes one. A run that was killed or stopped goes on with
     --resume and ends with the same bits as one that never stopped.
 
-    Example: areca train run.toml --out runs/first
+    Any setting of the file can be given here too, written as in TOML: --model.d_model 256 --tokens 1e8. It counts over
+    the file's; a run goes on only with the settings that it was begun with.
+
+    Example: areca train run.toml --out runs/first --optimizer.learning_rate 0.003
 
     Args:
         config: the run's configuration, .toml or .json.
@@ -48,6 +55,8 @@ def train(
             that RAY_ADDRESS names. The numbers are the same on all of them.
         trace_steps: record what each island does in these steps, such as 10:12 or 10:12,50:51, in trace.json of
             --out, for `areca trace` and Perfetto.
+        profile_steps: profile these steps with jax.profiler, in profile/ of --out, for xprof, TensorBoard or Perfetto;
+            of islands in other processes only what this process does.
         stages: train over the stages of a pipeline, each a mesh of [parallel] that holds its own layers' parameters and
             optimizer only. No number depends on it, so a run may go on with --resume on another number of stages.
         microbatches: equal parts of a batch that go through the stages one after another; the numbers depend on it.
@@ -55,7 +64,8 @@ def train(
         json: print the result for machines.
     """
     from areca.cli.progress import run_progress, say
-    from areca.config import load, replace
+    from areca.cli.settings import load
+    from areca.config import replace
     from areca.errors import ConfigError
     from areca.footprint.card import summary_of
     from areca.pathways.fleet import kind_of
@@ -71,22 +81,30 @@ def train(
     if resume and auto_resume:
         raise ConfigError("--resume and --auto-resume are both given; one refuses to start a run, the other may.")
     windows = parse_steps(trace_steps) if trace_steps else ()
-    settings = load(config)
+    profiled = parse_steps(profile_steps, "--profile-steps") if profile_steps else ()
+    settings = load(config, given or {})
     if noise_scale and not settings.noise_parts:
         from areca.train.noise import parts_for
 
         settings = replace(settings, noise_parts=parts_for(settings))
     if islands is not None:
         settings = replace(settings, islands=replace(settings.islands, count=islands))
-    given = {"stages": stages, "microbatches": microbatches, "schedule": schedule}
-    given = {name: value for name, value in given.items() if value is not None}
-    settings = replace(settings, pipeline=replace(settings.pipeline, **given))
+    asked = {"stages": stages, "microbatches": microbatches, "schedule": schedule}
+    asked = {name: value for name, value in asked.items() if value is not None}
+    settings = replace(settings, pipeline=replace(settings.pipeline, **asked))
     if islands_on is not None:
         settings = replace(settings, islands=replace(settings.islands, on=kind_of(islands_on)))
     how = "auto" if auto_resume else "must" if resume else "never"
     with run_progress() as listener:
         result = train_run(
-            settings, out, resume=how, from_step=from_step, listener=listener, say=say, trace_steps=windows
+            settings,
+            out,
+            resume=how,
+            from_step=from_step,
+            listener=listener,
+            say=say,
+            trace_steps=windows,
+            profile_steps=profiled,
         )
     if json:
         from areca.cli.options import print_json

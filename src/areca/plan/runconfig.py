@@ -56,7 +56,7 @@ def run_config(
     rate = learning_rate_of(template, rule, plan.best.steps)
     if template is None:
         base = RunConfig(model=plan.model(), data=data, tokens=plan.best.n_tokens, optimizer=PALM_RATE)
-        warmup, hold = round(DEFAULT_WARMUP * plan.best.n_tokens), 0
+        spans = {"warmup_tokens": round(DEFAULT_WARMUP * plan.best.n_tokens)}
         notes = [
             f"no run says how to train, so it is Adafactor at {rate['value']:g}, {rate['source']}, warm-up over "
             f"{DEFAULT_WARMUP:.0%} of the tokens, cosine to a tenth at the last (Hoffmann et al. 2022) and Areca's "
@@ -65,7 +65,8 @@ def run_config(
     else:
         base = template.config
         share = plan.best.n_tokens / base.tokens
-        warmup, hold = round(base.schedule.warmup_tokens * share), round(base.schedule.hold_tokens * share)
+        spans = {name: round(getattr(base.schedule, name) * share)
+                 for name in ("warmup_tokens", "hold_tokens", "decay_tokens")}  # fmt: skip
         data = replace(base.data, store=store, context=plan.context)
         notes = [
             f"optimizer, schedule, order and threads ({base.threads}) are those of {template.name}, warm-up at the "
@@ -84,7 +85,7 @@ def run_config(
         model=plan.model(),
         data=data,
         tokens=plan.best.n_tokens,
-        schedule=replace(base.schedule, warmup_tokens=warmup, hold_tokens=hold),
+        schedule=replace(base.schedule, **spans),
         batch=BatchConfig(tuple((start, size) for start, size in plan.ramp) or ((0, plan.batch),)),
         evaluation=evaluation,
         parallel=parallel,

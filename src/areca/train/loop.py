@@ -40,6 +40,8 @@ from areca.train.identity import (
     with_islands,
     with_pipeline,
 )
+from areca.train.profiling import Profiling, profiled
+from areca.train.profiling import check as check_profile
 from areca.train.progress import Listener, Progress, Say
 from areca.train.record import RunRecord, read_evaluations, read_events, read_metrics
 from areca.train.result import result_of
@@ -66,6 +68,7 @@ def train(
     listener: Listener | None = None,
     say: Say = lambda _: None,
     trace_steps: Windows = (),
+    profile_steps: Windows = (),
     tenant: "Tenant | None" = None,
 ) -> dict[str, Any]:
     """Trains `config` in `run_dir` and returns the content of result.json.
@@ -78,6 +81,7 @@ def train(
         listener: called after each step with Progress.
         say: called with a sentence for whatever a user should know (resumed where, topology changed, ...).
         trace_steps: over islands: record these steps, (first, last) each, in trace.json.
+        profile_steps: profile these steps, (first, last) each, with jax.profiler, in profile/ of the run.
         tenant: the run is one of several of this process, which share islands: where it has its own from.
 
     Raises:
@@ -104,11 +108,13 @@ def train(
         identity["shared"] = tenant.describe()
     done = look(run_dir, identity, resume, say)
     if done is not None and from_step is None:
-        if trace_steps:
-            say(f"{run_dir} has ended, so there is nothing of --trace-steps to record.")
+        for name, steps in (("--trace-steps", trace_steps), ("--profile-steps", profile_steps)):
+            if steps:
+                say(f"{run_dir} has ended, so there is nothing of {name} to record.")
         return done
     plan = list(schedules.steps(config.batch, config.tokens, config.data.context))
     check_windows(trace_steps, config.islands.shards, len(plan))
+    check_profile(profile_steps, len(plan))
     batches = Batches(store, config.data)
     batches.get(0, max(p.batch for p in plan))  # a corpus smaller than one batch is refused before anything is written
     with (
@@ -119,10 +125,12 @@ def train(
     ):
         run.tracing = Tracing(trace_steps, run) if trace_steps else None
         run.begin(from_step, say)
-        run.loop(stop, listener, say)
+        with profiled(profile_steps, run_dir) as run.profiling:
+            run.loop(stop, listener, say)
         result = run.finish(labels or {})
-    if run.tracing is not None:
-        say(run.tracing.said())
+    for watch in (run.tracing, run.profiling):
+        if watch is not None:
+            say(watch.said())
     return result
 
 
@@ -163,6 +171,7 @@ class _Run:
     state: Any  # TrainState
     meter: "Meter | None" = None
     tracing: Tracing | None = None
+    profiling: Profiling | None = None
 
     def __init__(
         self,
@@ -331,6 +340,9 @@ class _Run:
                 self.last_save = self.last_read
             for p, tokens in zip(todo, data, strict=True):
                 self._before_step(say)
+                if self.profiling is not None and self.profiling.turns(p.step):
+                    self._drain(listener)  # what is enqueued is over before the first step, and the last one is
+                    self.profiling.turn(p.step)
                 rate = self._rate(p)
                 self.state, metrics = self.programs[p.batch](self.state, tokens, np.float32(rate))
                 self.pending.append((p, rate, metrics))

@@ -14,8 +14,10 @@ from areca.errors import ConfigError
 def learning_rate_fraction(schedule: ScheduleConfig, tokens: int, total_tokens: int) -> float:
     """The learning rate after `tokens` as a fraction of the peak.
 
-    Linear warm-up over `warmup_tokens`; then cosine to `final_fraction` at `total_tokens`, or constant until
-    `hold_tokens` and (hold / tokens)^1/2 after (PaLM section 5: 10k steps, then k^-1/2), or constant.
+    Linear warm-up over `warmup_tokens`; then cosine or linear to `final_fraction` at `total_tokens`; or constant until
+    `hold_tokens` and (hold / tokens)^1/2 after (PaLM section 5: 10k steps, then k^-1/2); or constant and over the last
+    `decay_tokens` down to `final_fraction` (warm-up, stable, decay: Hu et al. 2024, section 4), in a line or as 1 -
+    sqrt (Haegele et al. 2024, section 4); or constant.
     """
     if tokens < schedule.warmup_tokens:
         return tokens / schedule.warmup_tokens
@@ -23,9 +25,15 @@ def learning_rate_fraction(schedule: ScheduleConfig, tokens: int, total_tokens: 
         return 1.0
     if schedule.name == "rsqrt":
         return 1.0 if tokens <= schedule.hold_tokens else math.sqrt(schedule.hold_tokens / tokens)
-    span = max(1, total_tokens - schedule.warmup_tokens)
-    progress = min(1.0, (tokens - schedule.warmup_tokens) / span)
-    return schedule.final_fraction + (1.0 - schedule.final_fraction) * 0.5 * (1.0 + math.cos(math.pi * progress))
+    from_token = schedule.warmup_tokens
+    if schedule.name == "wsd":
+        from_token = max(from_token, total_tokens - schedule.decay_tokens)
+    progress = min(1.0, max(0.0, (tokens - from_token) / max(1, total_tokens - from_token)))
+    if schedule.name == "cosine":
+        left = 0.5 * (1.0 + math.cos(math.pi * progress))
+    else:
+        left = 1.0 - (math.sqrt(progress) if schedule.name == "wsd" and schedule.decay == "sqrt" else progress)
+    return schedule.final_fraction + (1.0 - schedule.final_fraction) * left
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,16 @@ def check(schedule: ScheduleConfig, batch: BatchConfig, tokens: int, context: in
         raise ConfigError(f"schedule.final_fraction is {schedule.final_fraction}; it must lie between 0 and 1.")
     if schedule.name == "rsqrt" and schedule.hold_tokens < 1:
         raise ConfigError("schedule.name is 'rsqrt', which needs schedule.hold_tokens of at least 1.")
+    if schedule.name == "wsd" and not 1 <= schedule.decay_tokens <= tokens - schedule.warmup_tokens:
+        raise ConfigError(
+            f"schedule.name is 'wsd' and schedule.decay_tokens is {schedule.decay_tokens}; it must lie between 1 and "
+            f"the tokens after the warm-up, {tokens - schedule.warmup_tokens}."
+        )
+    if schedule.name != "wsd" and schedule.decay_tokens:
+        raise ConfigError(
+            f"schedule.decay_tokens is {schedule.decay_tokens} and schedule.name is {schedule.name!r}; only 'wsd' "
+            "has it."
+        )
 
 
 def steps(

@@ -16,7 +16,7 @@ from areca.pathways.trace import NAME
 Windows = tuple[tuple[int, int], ...]  # (first step, last step), apart and in order
 
 
-def parse_steps(text: str) -> Windows:
+def parse_steps(text: str, option: str = "--trace-steps") -> Windows:
     """`10:12` are the steps 10 to 12, `10` is one; several are apart by commas. ConfigError for anything else."""
     windows: list[tuple[int, int]] = []
     for part in text.split(","):
@@ -24,15 +24,13 @@ def parse_steps(text: str) -> Windows:
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
         if not 1 <= first <= last:
             raise ConfigError(
-                f"--trace-steps is {text!r}; write the first and the last step, such as 10:12, several with commas."
+                f"{option} is {text!r}; write the first and the last step, such as 10:12, several with commas."
             )
         windows.append((first, last))
     windows.sort()
     for (_, last), (first, end) in itertools.pairwise(windows):
         if first <= last:
-            raise ConfigError(
-                f"--trace-steps is {text!r}: {first}:{end} begins before step {last} has ended; join them."
-            )
+            raise ConfigError(f"{option} is {text!r}: {first}:{end} begins before step {last} has ended; join them.")
     return tuple(windows)
 
 

@@ -1,0 +1,70 @@
+"""Any setting of a configuration on the command line: `--model.d_model 256 --tokens 1e8 --batch.ramp "[[0, 32]]"`.
+
+A value is written as in TOML; text needs no quotes. What is given here counts over what the file says, field by field.
+"""
+
+import tomllib
+from dataclasses import fields
+from typing import Any, get_type_hints
+
+from areca.config import RunConfig, from_dict, read_table
+from areca.errors import ConfigError, closest
+
+ROOMS = tuple(f.name for f in fields(RunConfig) if isinstance(get_type_hints(RunConfig)[f.name], type)
+              and hasattr(get_type_hints(RunConfig)[f.name], "__dataclass_fields__"))  # fmt: skip
+SINGLE = tuple(f.name for f in fields(RunConfig) if f.name not in ROOMS)  # tokens, seed, ...
+
+
+def split(argv: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The arguments without settings, and these by dotted name. ConfigError for one without a value, or given twice."""
+    rest: list[str] = []
+    found: dict[str, str] = {}
+    left = list(argv)
+    while left:
+        word = left.pop(0)
+        if word == "--":
+            return [*rest, word, *left], found
+        option, equals, value = word.partition("=")
+        name = option.removeprefix("--").replace("-", "_")
+        if not option.startswith("--") or not ("." in name or name in SINGLE):
+            rest.append(word)
+            continue
+        if not equals:
+            if not left:
+                raise ConfigError(f"{option} has no value; give it one, as in {option} VALUE.")
+            value = left.pop(0)
+        if name in found:
+            raise ConfigError(f"{option} is given twice; give it once.")
+        found[name] = value
+    return rest, found
+
+
+def load(path: str, given: dict[str, str]) -> RunConfig:
+    """The RunConfig in a TOML or JSON file with these settings in place of its own. ConfigError as for the file."""
+    table = read_table(path)
+    for name, text in given.items():
+        *rooms, last = name.split(".")
+        if rooms and rooms[0] not in ROOMS:
+            raise ConfigError(f"--{name} is no setting: there is no [{rooms[0]}]{closest(rooms[0], ROOMS)}.")
+        at: Any = table
+        for room in rooms:
+            at = at.setdefault(room, {})
+            if not isinstance(at, dict):
+                raise ConfigError(f"--{name} can't be set: {room} is not a table in {path}.")
+        at[last] = _value(text)
+    return from_dict(table, RunConfig, path.rpartition("/")[2] if not given else "config")
+
+
+def _value(text: str) -> Any:
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text  # a word without quotes
+    return _whole(value)
+
+
+def _whole(value: Any) -> Any:
+    """1e8 is a whole number; a setting that is a fraction takes one too."""
+    if isinstance(value, list):
+        return [_whole(v) for v in value]
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**63 else value
