@@ -56,6 +56,7 @@ class BatchConfig:
     """Sequences a step, as a function of tokens seen: ((from_token, sequences), ...), the first from 0."""
 
     ramp: tuple[tuple[int, int], ...] = ((0, 16),)
+    accumulate: int = 1  # equal parts of a batch whose gradients are computed one after another: less memory
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,11 @@ def check(config: RunConfig) -> None:
         )
     if config.noise_parts:
         raise ConfigError("the gradient noise scale is not measured over islands; set islands.shards to 0 for it.")
+    if config.batch.accumulate > 1:
+        raise ConfigError(
+            f"batch.accumulate is {config.batch.accumulate}, and over islands each computes its shards one after "
+            "another; set it to 1 and choose more islands.shards."
+        )
     layout = layout_of(config)
     if i.on == "devices" and i.processes != 1:
         raise ConfigError(
@@ -427,7 +432,13 @@ class _Whole:
         def step(params: Any, rest: Any, rate: Any, tokens_BS: Any) -> Any:
             state = TrainState(rest["step"], params, rest["optimizer"])
             after, metrics = train_step(
-                config.model, config.optimizer, state, tokens_BS, rate, noise_parts=config.noise_parts
+                config.model,
+                config.optimizer,
+                state,
+                tokens_BS,
+                rate,
+                noise_parts=config.noise_parts,
+                accumulate=config.batch.accumulate,
             )
             return (*_halves(after), metrics)
 

@@ -269,7 +269,7 @@ class _Run:
 
         c = self.config
         return step.compile_step(
-            c.model, c.optimizer, self.abstract, batch, c.data.context, layout, mesh, c.noise_parts
+            c.model, c.optimizer, self.abstract, batch, c.data.context, layout, mesh, c.noise_parts, c.batch.accumulate
         )
 
     def _evaluated(self) -> Any:

@@ -89,7 +89,22 @@ def parts_for(config: RunConfig, most: int = MOST_PARTS) -> int:
 
 
 def check(config: RunConfig) -> None:
-    """ConfigError unless the batches can be cut into `noise_parts`."""
+    """ConfigError unless the batches can be cut into `noise_parts`, or into those of `batch.accumulate`."""
+    many = config.batch.accumulate
+    if many < 1:
+        raise ConfigError(f"batch.accumulate is {many}; it must be at least 1.")
+    if many > 1 and config.noise_parts:
+        raise ConfigError(
+            f"batch.accumulate is {many} and noise_parts {config.noise_parts}, which computes a batch in parts "
+            "too; set one of them only."
+        )
+    for _, batch in config.batch.ramp:
+        if batch % (many * config.parallel.data):
+            on = f" on {config.parallel.data} devices" if config.parallel.data > 1 else ""
+            raise ConfigError(
+                f"batch.accumulate is {many}, which does not cut a batch of {batch} sequences{on} into equal parts; "
+                "choose one that does."
+            )
     parts, data = config.noise_parts, config.parallel.data
     if parts < 0 or parts == 1:
         raise ConfigError(

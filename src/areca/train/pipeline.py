@@ -49,6 +49,11 @@ def check(config: RunConfig) -> None:
         layout_of(config).check_batch("a microbatch of batch.ramp", microbatch_size(batch, p.microbatches))
     if config.islands.digest_every < 1:
         raise ConfigError(f"islands.digest_every is {config.islands.digest_every}; it must be at least 1.")
+    if config.batch.accumulate > 1:
+        raise ConfigError(
+            f"batch.accumulate is {config.batch.accumulate}, and a pipeline takes a batch in microbatches; set it "
+            "to 1 and choose more pipeline.microbatches."
+        )
     if config.noise_parts:
         raise ConfigError(
             "the gradient noise scale is not measured in a pipeline; set pipeline.microbatches to 0 for it."

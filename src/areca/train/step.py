@@ -82,10 +82,12 @@ def train_step(
     layout: Layout = ONE_DEVICE,
     mesh: Mesh | None = None,
     noise_parts: int = 0,
+    accumulate: int = 1,
 ) -> tuple[TrainState, Float[Array, "M"]]:
     """The next state and METRICS as one array. Gradients are clipped to a global norm (grad_norm is before).
 
     With `noise_parts` the gradient is the mean over so many parts of the batch, and `noise.ESTIMATES` follow METRICS.
+    With `accumulate` it is too, one part's activations at a time: the same to rounding with less memory.
 
     If the loss or the gradient norm is not finite, the state comes back as it was, its step count included: the metrics
     then show that number, an update norm of 0 and the norm of the unchanged parameters. The choice is part of the
@@ -93,14 +95,16 @@ def train_step(
 
     The optimizer is written for whole matrices, and under a mesh jax cuts it; the model's transfers are the layout's.
     """
-    if not noise_parts:
+    if not noise_parts and accumulate == 1:
         grads, parts = gradients(model, optimizer.z_loss, state.params, tokens_BS, layout, mesh)
         return finish(model, optimizer, state, grads, parts, learning_rate)
 
     def of_part(params: decoder.Decoder, part_BS: Array) -> tuple[decoder.Decoder, Parts]:
         return gradients(model, optimizer.z_loss, params, part_BS, layout, mesh)
 
-    grads, parts, small_sq = noise.gradients_of_parts(of_part, state.params, tokens_BS, noise_parts)
+    grads, parts, small_sq = noise.gradients_of_parts(of_part, state.params, tokens_BS, noise_parts or accumulate)
+    if not noise_parts:
+        return finish(model, optimizer, state, grads, parts, learning_rate)
     seen = tokens_BS.shape[0] * (tokens_BS.shape[1] - 1)
 
     def more(grad_norm: Array) -> tuple[Array, ...]:
@@ -207,11 +211,12 @@ def trace_step(
     layout: Layout = ONE_DEVICE,
     mesh: Mesh | None = None,
     noise_parts: int = 0,
+    accumulate: int = 1,
 ) -> Any:
     """The step for one batch size, traced (a jax.stages.Traced: its jaxpr, and `lower()`); the state is donated."""
 
     def step(state: TrainState, tokens_BS: Array, learning_rate: Array) -> tuple[TrainState, Array]:
-        return train_step(model, optimizer, state, tokens_BS, learning_rate, layout, mesh, noise_parts)
+        return train_step(model, optimizer, state, tokens_BS, learning_rate, layout, mesh, noise_parts, accumulate)
 
     tokens = jax.ShapeDtypeStruct((batch, context + 1), jnp.int32)
     rate = jax.ShapeDtypeStruct((), jnp.float32)
@@ -237,6 +242,8 @@ def compile_step(
     layout: Layout = ONE_DEVICE,
     mesh: Mesh | None = None,
     noise_parts: int = 0,
+    accumulate: int = 1,
 ) -> Any:
     """The step for one batch size, compiled ahead; the state is donated."""
-    return trace_step(model, optimizer, state, batch, context, layout, mesh, noise_parts).lower().compile()
+    traced = trace_step(model, optimizer, state, batch, context, layout, mesh, noise_parts, accumulate)
+    return traced.lower().compile()

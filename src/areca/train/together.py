@@ -308,7 +308,8 @@ def compile_together(config: RunConfig, state: Any, batch: int, runs: int) -> An
 
     from areca.train.step import train_step
 
-    step = jax.vmap(partial(train_step, config.model, config.optimizer, noise_parts=config.noise_parts))
+    parts = {"noise_parts": config.noise_parts, "accumulate": config.batch.accumulate}
+    step = jax.vmap(partial(train_step, config.model, config.optimizer, **parts))
     stacked = jax.tree.map(lambda a: jax.ShapeDtypeStruct((runs, *a.shape), a.dtype), state)
     tokens = jax.ShapeDtypeStruct((runs, batch, config.data.context + 1), jnp.int32)
     rates = jax.ShapeDtypeStruct((runs,), jnp.float32)
