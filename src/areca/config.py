@@ -151,6 +151,7 @@ class RunConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
     seed: int = 0  # of the initial parameters
+    init_from: str = ""  # directory of a run or a model whose parameters are the initial ones; "": drawn from the seed
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     islands: IslandsConfig = field(default_factory=IslandsConfig)
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)

@@ -40,6 +40,7 @@ from areca.train.identity import (
     with_islands,
     with_pipeline,
 )
+from areca.train.models import first_state, start_of
 from areca.train.progress import Listener, Progress, Say
 from areca.train.record import RunRecord, read_evaluations, read_events, read_metrics
 from areca.train.result import result_of
@@ -100,6 +101,8 @@ def train(
     store = TokenStore.open(config.data.store)
     check(config, store)
     identity = identify(config, store, threads, labels or {})
+    if (start := start_of(config, run_dir)) is not None:
+        identity["start"] = start
     if tenant is not None:
         identity["shared"] = tenant.describe()
     done = look(run_dir, identity, resume, say)
@@ -245,7 +248,7 @@ class _Run:
         mesh = layout.mesh() if layout.devices > 1 else None
         self.abstract = step.abstract_state(c.model, c.optimizer, layout, mesh)
         self.programs = {b: self._program(b, layout, mesh) for b in sorted({p.batch for p in self.plan})}
-        self.init_state = lambda: step.first_state(c.model, c.optimizer, c.seed, layout, mesh)
+        self.init_state = lambda: first_state(c, self.identity.get("start"), self.abstract, layout, mesh)
         self.evaluate = Evaluator(c, self.store, self._evaluated(), self.batches.order.mixture, layout, mesh)
         return started
 
