@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import jax
 import numpy as np
 import pytest
 
@@ -43,7 +44,7 @@ def _config(store, model, **changes):
 def _first_loss(store, config, params):
     """The loss of the first batch, by the model alone."""
     tokens = Batches(TokenStore.open(store), config.data).get(0, 4)
-    return float(np.mean(decoder.losses(config.model, params, tokens)))
+    return float(np.mean(jax.jit(lambda p, t: decoder.losses(config.model, p, t))(params, tokens)))
 
 
 def test_the_first_step_sees_the_parameters(tuned, model, tiny_run, tiny_store):
@@ -81,6 +82,7 @@ def test_killed_before_its_first_checkpoint_it_starts_from_them_again(tuned, mod
     assert metrics_without_timing(tmp_path / "run") == metrics_without_timing(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -96,7 +98,7 @@ def test_over_islands_and_in_stages(changes, model, tiny_store, tmp_path):
 
 
 def test_the_model_is_its_own_where_the_file_has_none(model, tiny_store, tmp_path, capsys):
-    values = to_dict(tiny_config(tiny_store, tokens=64))
+    values = to_dict(tiny_config(tiny_store, tokens=128))
     del values["model"]
     write_table(tmp_path / "run.json", values)
     out = str(tmp_path / "run")
@@ -125,7 +127,7 @@ def test_another_model_is_refused_before_anything_is_written(model, tiny_store, 
             train(wrong, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     # Beyond neither base width they are one model.
-    train(replace(config, model=replace(config.model, base_width=0), tokens=64), tmp_path / "run")
+    train(replace(config, model=replace(config.model, base_width=0), tokens=128), tmp_path / "run")
 
 
 def test_a_run_keeps_what_it_began_from(tuned, model, tiny_store, tiny_run, tmp_path):
@@ -135,7 +137,7 @@ def test_a_run_keeps_what_it_began_from(tuned, model, tiny_store, tiny_run, tmp_
     moved = shutil.copytree(model, tmp_path / "moved")
     assert train(_config(tiny_store, moved), run, resume="must") == tuned[1]
     other = tmp_path / "other"
-    train(tiny_config(tiny_store, seed=5, tokens=64), other)
+    train(tiny_config(tiny_store, seed=5, tokens=128), other)
     with pytest.raises(CheckpointError, match="was begun from step 12 of"):
         train(_config(tiny_store, other), run, resume="must")
     with pytest.raises(CheckpointError, match="init_from: "):
@@ -151,7 +153,7 @@ def test_a_run_keeps_what_it_began_from(tuned, model, tiny_store, tiny_run, tmp_
 
 def test_parameters_that_changed_are_not_started_from(model, tiny_store, tiny_run, tmp_path):
     source = tmp_path / "source"
-    train(tiny_config(tiny_store, seed=5, tokens=64), source)
+    train(tiny_config(tiny_store, seed=5, tokens=128), source)
     config = _config(tiny_store, source, batch=BatchConfig(ramp=((0, 4),)))
 
     def kill(progress):
@@ -160,6 +162,6 @@ def test_parameters_that_changed_are_not_started_from(model, tiny_store, tiny_ru
     with pytest.raises(KeyboardInterrupt):
         train(config, tmp_path / "run", listener=kill)
     shutil.rmtree(source)
-    train(tiny_config(tiny_store, seed=6, tokens=64), source)
+    train(tiny_config(tiny_store, seed=6, tokens=128), source)
     with pytest.raises(CheckpointError, match="not any more what the run was begun from"):
         train(config, tmp_path / "run", resume="must")
