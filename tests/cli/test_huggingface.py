@@ -127,7 +127,7 @@ def test_one_checkpoint_of_a_run(tiny_run, tmp_path, capsys):
 
 
 def test_logits_of_mup_are_scaled_twice(tmp_path, exported):
-    # Yang et al. 2022, table 8: logits by 1 / ratio where the embedding is of order 1; 1/sqrt(D) is a part: 1/sqrt(64 x 4).
+    # Yang et al. 2022, table 8: beyond the base width logits fall as 1 / D and not as D^-1/2: here 1 / sqrt(64 x 4).
     model = _model(tmp_path / "wide", ModelConfig(300, 64, 1, 2, base_width=16))
     huggingface.export_hf(_with_tokenizer(model, exported), tmp_path / "hf")
     assert read_json(tmp_path / "hf" / "config.json")["logit_scale"] == 1 / 16
@@ -284,6 +284,22 @@ def test_a_file_that_was_changed_after_the_export_is_named(exported, tmp_path, c
     _refused(capsys, tmp_path / "hf", tmp_path / "out", "is not what `areca export` writes")
 
 
+def test_a_note_that_is_not_of_this_version(exported, tmp_path, capsys):
+    shutil.copytree(exported, tmp_path / "hf")
+    note = read_json(exported / "areca.json")
+    for values, words in (
+        ({"version": 2}, "is of version 2"),
+        ({"config": note["config"] | {"model": note["config"]["model"] | {"d_model": 10**400}}}, "d_model is 1e+300"),
+        ({"config": note["config"] | {"optimizer": {"momentum": 10**400}}}, "a number of 401 digits"),
+        ({"config": note["config"] | {"of_tomorrow": 1}}, "config.of_tomorrow is not a setting"),
+        ({"config": ...}, "is not this version's"),
+        ({"parameters_sha256": "0" * 64}, "has other parameters than areca.json says"),
+    ):
+        (tmp_path / "hf" / "areca.json").write_text(json.dumps(note))
+        _change(tmp_path / "hf" / "areca.json", **values)
+        _refused(capsys, tmp_path / "hf", tmp_path / "out", words)
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -382,6 +398,10 @@ def _set(value):
         (lambda path: (path / "config.json").write_text("{"), ["config.json is not valid JSON"]),
         (lambda path: (path / "config.json").write_text("[1]"), ["must be a JSON object"]),
         (lambda path: (path / "config.json").unlink(), ["has no config.json"]),
+        (
+            lambda path: (path / "config.json").write_text(f'{{"hidden_size": {"9" * 5000}}}'),
+            ["is not valid JSON", "digits"],
+        ),
     ],
 )
 def test_damaged_directories_are_one_sentence(damage, words, copy, tmp_path, capsys):

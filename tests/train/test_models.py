@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from areca.cli.main import main
-from areca.config import BatchConfig, IslandsConfig, PipelineConfig, replace, to_dict
+from areca.config import BatchConfig, GuardConfig, IslandsConfig, PipelineConfig, replace, to_dict
 from areca.data.batches import Batches
 from areca.data.store import TokenStore
 from areca.errors import CheckpointError, ConfigError
@@ -18,6 +18,7 @@ from areca.model import decoder
 from areca.train.loop import train
 from areca.train.record import metrics_without_timing, read_metrics
 from areca.train.restore import load_model
+from areca.train.together import check_alike
 from tiny import tiny_config
 
 
@@ -128,6 +129,12 @@ def test_another_model_is_refused_before_anything_is_written(model, tiny_store, 
     assert not (tmp_path / "run").exists()
     # Beyond neither base width they are one model.
     train(replace(config, model=replace(config.model, base_width=0), tokens=128), tmp_path / "run")
+
+
+def test_runs_of_one_program_draw_their_own(model, tiny_store):
+    config = _config(tiny_store, model, guard=GuardConfig(enabled=False))
+    with pytest.raises(ConfigError, match="init_from is"):
+        check_alike([config, replace(config, seed=1)])
 
 
 def test_a_run_keeps_what_it_began_from(tuned, model, tiny_store, tiny_run, tmp_path):

@@ -118,6 +118,7 @@ def _write_configs(directory: Path, trained: TrainedModel) -> None:
             "eos_token": EOD,
             "pad_token": EOD,
             "model_max_length": context,
+            "model_input_names": ["input_ids", "attention_mask"],  # transformers 4 adds token types, which are refused
             "clean_up_tokenization_spaces": False,
             "split_special_tokens": True,  # text that spells "[eod]" is text, as it is here
         },
