@@ -77,6 +77,7 @@ def test_logits_are_ours(model):
     assert np.abs(ours - theirs).max() < 1e-5
 
 
+@pytest.mark.parametrize("model", ["heads x width is not D", "muP, tokens to spare"], indirect=True)
 def test_greedy_text_is_ours(model):
     path, out = model
     tokenizer, loaded = transformers.AutoTokenizer.from_pretrained(out, local_files_only=True), _load(out)
@@ -98,6 +99,7 @@ def test_tokens_of_odd_strings_are_ours(exported, tiny_run):
     assert theirs.eos_token_id == theirs.bos_token_id == theirs.pad_token_id == ours.eod_id
     assert theirs(["a", "a b"], padding=True)["attention_mask"][0][-1] == 0
     assert len(theirs) == ours.vocab_size
+    assert set(theirs("a")) == {"input_ids", "attention_mask"}  # what the model takes
 
 
 def test_special_tokens_are_ours_and_not_coheres(exported, tiny_run):
