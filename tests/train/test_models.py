@@ -102,9 +102,13 @@ def test_the_model_is_its_own_where_the_file_has_none(model, tiny_store, tmp_pat
     values = to_dict(tiny_config(tiny_store, tokens=128))
     del values["model"]
     write_table(tmp_path / "run.json", values)
-    out = str(tmp_path / "run")
-    assert main(["train", str(tmp_path / "run.json"), "--out", out, "--init-from", str(model), "--json"]) == 0
-    capsys.readouterr()
+    out, copy = str(tmp_path / "run"), shutil.copytree(model, tmp_path / "copy")
+    command = ["train", str(tmp_path / "run.json"), "--out", out, "--init-from", str(copy), "--json"]
+    assert main(command) == 0
+    result = capsys.readouterr().out
+    shutil.rmtree(copy)
+    assert main([*command, "--resume"]) == 0
+    assert capsys.readouterr().out == result
     assert read_json(tmp_path / "run" / "run.json")["config"]["model"]["d_ff"] == 32
     assert main(["train", str(tmp_path / "run.json"), "--out", out]) == 2
     assert "config.model" not in capsys.readouterr().out
@@ -149,6 +153,7 @@ def test_a_run_keeps_what_it_began_from(tuned, model, tiny_store, tiny_run, tmp_
         train(_config(tiny_store, other), run, resume="must")
     with pytest.raises(CheckpointError, match="init_from: "):
         train(tiny_config(tiny_store), run, resume="must")
+    assert train(_config(tiny_store, tmp_path / "gone"), run, resume="must") == tuned[1]
     # Without it only the way back to the start is gone.
     shutil.rmtree(moved)
     gone = json.loads((run / "run.json").read_text())

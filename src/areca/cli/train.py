@@ -75,7 +75,7 @@ def train(
     if resume and auto_resume:
         raise ConfigError("--resume and --auto-resume are both given; one refuses to start a run, the other may.")
     windows = parse_steps(trace_steps) if trace_steps else ()
-    settings = load_config(config, init_from)
+    settings = load_config(config, out, init_from)
     if noise_scale and not settings.noise_parts:
         from areca.train.noise import parts_for
 

@@ -79,14 +79,18 @@ def read_model(directory: Path | str) -> tuple[RunConfig, dict[str, Any]]:
 # --- runs that start from parameters
 
 
-def load_config(path: Path | str, init_from: str | None = None) -> RunConfig:
-    """The RunConfig in a file, with `init_from` if it is given; without a `model` it has the one it starts from."""
+def load_config(path: Path | str, run_dir: Path | str, init_from: str | None = None) -> RunConfig:
+    """The RunConfig in a file, with `init_from` if it is given.
+
+    Without a `model` it has the one that it starts from, or that its run in `run_dir` was begun with.
+    """
     values = read_table(path)
     if isinstance(values, dict):
         if init_from is not None:
             values["init_from"] = init_from
         if "model" not in values and isinstance(values.get("init_from"), str) and values["init_from"]:
-            values["model"] = to_dict(_model_of(Path(values["init_from"])))
+            begun = Path(run_dir) if (Path(run_dir) / "run.json").exists() else Path(values["init_from"])
+            values["model"] = to_dict(_model_of(begun))
     return from_dict(values, RunConfig, Path(path).name)
 
 
@@ -100,7 +104,7 @@ def start_of(config: RunConfig, run_dir: Path) -> dict[str, Any] | None:
         return None
     path = Path(config.init_from).absolute()
     old = read_run_json(run_dir).get("start") if (run_dir / "run.json").exists() else None
-    if old and old["path"] == str(path):
+    if old and (old["path"] == str(path) or not path.exists()):  # not needed unless the run goes back to its start
         return old
     _check_same(config, path)
     with _checkpoints(path) as checkpoints:
