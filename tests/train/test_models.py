@@ -10,6 +10,7 @@ import pytest
 from areca.cli.main import main
 from areca.config import BatchConfig, GuardConfig, IslandsConfig, PipelineConfig, replace, to_dict
 from areca.data.batches import Batches
+from areca.data.build import build_store
 from areca.data.store import TokenStore
 from areca.errors import CheckpointError, ConfigError
 from areca.files import read_json, write_table
@@ -133,6 +134,18 @@ def test_another_model_is_refused_before_anything_is_written(model, tiny_store, 
     assert not (tmp_path / "run").exists()
     # Beyond neither base width they are one model.
     train(replace(config, model=replace(config.model, base_width=0), tokens=128), tmp_path / "run")
+
+
+def test_the_tokens_must_be_the_models(model, tiny_run, tiny_store, tmp_path):
+    text = [f"big={tiny_store.parent / 'big'}"]
+    build_store(tmp_path / "other", text, vocab_size=290, heldout_fraction=0.2)
+    for start in (model, tiny_run):
+        with pytest.raises(ConfigError, match=r"whose tokens are not those of .*other; build the store with"):
+            train(_config(tmp_path / "other", start), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    build_store(tmp_path / "same", text, tokenizer=model / "tokenizer.json", heldout_fraction=0.2)
+    for i, start in enumerate((model, tiny_run)):
+        train(_config(tmp_path / "same", start, tokens=128), tmp_path / f"run-{i}")
 
 
 def test_runs_of_one_program_draw_their_own(model, tiny_store):

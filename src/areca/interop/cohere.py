@@ -145,7 +145,7 @@ def from_tensors(model: ModelConfig, read: Callable[[str], np.ndarray]) -> Decod
         return whole
 
     arrays: dict[str, Any] = {ours: stacked(ours) for ours in _NAMES}
-    embedding, norm = (read(name).astype(np.float32) for name in (EMBEDDING, LAST_NORM))
+    embedding, norm = (read(name) for name in (EMBEDDING, LAST_NORM))
     return Decoder(embedding=embedding, layers=Layers(**arrays), norm=norm)  # pyright: ignore[reportArgumentType]
 
 

@@ -53,7 +53,7 @@ class Tensors:
         """A tensor in float32, exactly as it is stored; DataError if not all of it is finite."""
         import jax.numpy  # noqa: F401  (numpy then knows bfloat16)
 
-        value = self.files[self.where[name]].get_tensor(name).astype(np.float32)
+        value = self.files[self.where[name]].get_tensor(name).astype(np.float32, copy=False)
         if not math.isfinite(value.sum(dtype=np.float64)) and not np.isfinite(value).all():
             raise DataError(
                 f"{self.path} has values in {name} that are not finite, so nothing can be computed with it."

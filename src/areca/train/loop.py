@@ -101,7 +101,7 @@ def train(
     store = TokenStore.open(config.data.store)
     check(config, store)
     identity = identify(config, store, threads, labels or {})
-    if (start := start_of(config, run_dir)) is not None:
+    if (start := start_of(config, store, run_dir)) is not None:
         identity["start"] = start
     if tenant is not None:
         identity["shared"] = tenant.describe()

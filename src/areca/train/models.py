@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areca.config import ModelConfig, RunConfig, differences, from_dict, read_table, to_dict
+from areca.data.store import TokenStore
+from areca.data.tokenizer import load_tokenizer
 from areca.errors import CheckpointError, ConfigError
 from areca.files import read_json, write_atomic, write_json
 from areca.train.checkpoint import Checkpoints
@@ -94,11 +96,11 @@ def load_config(path: Path | str, run_dir: Path | str, init_from: str | None = N
     return from_dict(values, RunConfig, Path(path).name)
 
 
-def start_of(config: RunConfig, run_dir: Path) -> dict[str, Any] | None:
+def start_of(config: RunConfig, store: TokenStore, run_dir: Path) -> dict[str, Any] | None:
     """What run.json says of the parameters that the run starts from; None where they are drawn from the seed.
 
-    A run that was begun keeps those it was begun with, wherever they lie now. ConfigError if the model is not the one
-    that they are of, CheckpointError if there are none, or others than before.
+    A run that was begun keeps those it was begun with, wherever they lie now. ConfigError if the model or the store's
+    tokenizer is not theirs, CheckpointError if there are none, or others than before.
     """
     if not config.init_from:
         return None
@@ -107,6 +109,7 @@ def start_of(config: RunConfig, run_dir: Path) -> dict[str, Any] | None:
     if old and (old["path"] == str(path) or not path.exists()):  # not needed unless the run goes back to its start
         return old
     _check_same(config, path)
+    _check_tokenizer(config, path, store)
     with _checkpoints(path) as checkpoints:
         entries = checkpoints.entries()
     if not entries:
@@ -172,4 +175,19 @@ def _check_same(config: RunConfig, path: Path) -> None:
         raise ConfigError(
             f"init_from is {config.init_from}, whose model is another ({'; '.join(found[:4])}); leave [model] out to "
             "take its."
+        )
+
+
+def _check_tokenizer(config: RunConfig, path: Path, store: TokenStore) -> None:
+    """ConfigError if tokens of the store are not those of the model at `path`; one without a tokenizer can't tell."""
+    if not is_model(path):
+        theirs, where = read_run_json(path)["store"]["tokenizer_sha256"], "the tokenizer.json of its token store"
+    elif (path / TOKENIZER).exists():
+        theirs, where = load_tokenizer(path / TOKENIZER).sha256, str(path / TOKENIZER)
+    else:
+        return
+    if theirs != load_tokenizer(store.tokenizer_path).sha256:
+        raise ConfigError(
+            f"init_from is {config.init_from}, whose tokens are not those of {store.path}; build the store with "
+            f"`areca corpus build --tokenizer` and {where}."
         )
