@@ -20,6 +20,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "areca"
 BASE = {
     "errors": set(),
     "files": {"errors"},
+    "folders": {"errors", "files"},
     "chips": {"errors", "files"},
     "config": {"errors", "files", "model"},
     "runtime": {"errors", "files"},
@@ -126,7 +127,16 @@ except SystemExit as stop:
     assert not stop.code, stop.code
 print("HEAVY", *sorted({set(HEAVY)!r} & sys.modules.keys()))
 """
-COMMANDS = [*VERBS, "corpus build", "corpus list", "corpus show", "tokenizer train", "tokenizer show"]
+COMMANDS = [
+    *VERBS,
+    "corpus build",
+    "corpus list",
+    "corpus show",
+    "tokenizer train",
+    "tokenizer show",
+    "export hf",
+    "import hf",
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

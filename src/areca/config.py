@@ -4,6 +4,7 @@ A run's numbers are a function of its RunConfig, the token store's fingerprint, 
 are written to run.json. Quantities along training (warm-up, batch ramp) are in tokens, so they hold across batches.
 """
 
+import sys
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
@@ -155,6 +156,7 @@ class RunConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
     seed: int = 0  # of the initial parameters
+    init_from: str = ""  # directory of a run or a model whose parameters are the initial ones; "": drawn from the seed
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     islands: IslandsConfig = field(default_factory=IslandsConfig)
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)
@@ -234,6 +236,8 @@ def _value(value: Any, hint: Any, where: str) -> Any:
             raise ConfigError(f"{where} is {shown(value)}; choose one of {', '.join(map(shown, hint.__args__))}.")
         return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        if abs(value) > sys.float_info.max:
+            raise ConfigError(f"{where} is a number of {len(str(abs(value)))} digits; it must be below 1.8e308.")
         return float(value)
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         raise ConfigError(f"{where} is {shown(value)}; it must be {KINDS.get(hint, hint.__name__)}.")

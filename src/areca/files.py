@@ -223,7 +223,7 @@ def read_json(path: Path | str) -> Any:
         raise DataError(f"{path} is a directory where a JSON file was expected.") from None
     except UnicodeDecodeError:
         raise DataError(f"{path} is not text in UTF-8, so it is not JSON; restore it or remove it.") from None
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also for a number of thousands of digits
         raise DataError(f"{path} is not valid JSON ({error}); restore it or remove it.") from None
 
 
@@ -261,7 +261,7 @@ def read_table(path: str | Path) -> Any:
         raise ConfigError(f"{path} does not exist.") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not text in UTF-8, so it is not TOML.") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise ConfigError(f"{path} is not valid TOML ({error}).") from None
 
 

@@ -36,8 +36,8 @@ def _raise(error: BaseException):
 
 def test_the_verbs_are_these(capsys):
     # Frozen: a verb that is added, renamed or lost changes what users type.
-    verbs = "quickstart corpus tokenizer train ladder fit plan design count dryrun generate footprint islands trace"
-    assert " ".join(VERBS) == f"{verbs} report"
+    verbs = "quickstart corpus tokenizer train ladder fit plan design count dryrun generate export import"
+    assert " ".join(VERBS) == f"{verbs} footprint islands trace report"
     assert main([]) == 0
     overview = capsys.readouterr().out
     assert all(f"\n  {verb} " in overview for verb in VERBS)
@@ -153,12 +153,21 @@ def test_help_answers_in_half_a_second(verb):
     assert statistics.median(seconds) < 1.5
 
 
-COMMANDS = [*VERBS, "corpus build", "corpus list", "corpus show", "tokenizer train", "tokenizer show"]
+COMMANDS = [
+    *VERBS,
+    "corpus build",
+    "corpus list",
+    "corpus show",
+    "tokenizer train",
+    "tokenizer show",
+    "export hf",
+    "import hf",
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_an_example_and_no_default_that_is_none(capsys, command):
-    if command not in ("corpus", "tokenizer"):
+    if command not in ("corpus", "tokenizer", "export", "import"):
         with pytest.raises(SystemExit) as stop:
             main([*command.split(), "--help"])
         assert stop.value.code == 0

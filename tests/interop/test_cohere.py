@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch", reason="make test-interop installs PyTorch"
 transformers = pytest.importorskip("transformers")
 
 from areca.config import OptimizerConfig  # noqa: E402
+from areca.interop import cohere  # noqa: E402
 from areca.model import decoder  # noqa: E402
 from areca.model.config import ModelConfig  # noqa: E402
 from areca.model.counts import count_params  # noqa: E402
@@ -24,6 +25,9 @@ SHAPES = {
     "heads fill the width": ModelConfig(vocab_size=97, d_model=48, n_layers=3, n_heads=4),
     "heads x width is not D": ModelConfig(vocab_size=61, d_model=40, n_layers=2, n_heads=3, head_dim=8, d_ff=56),
     "scanned layers": ModelConfig(vocab_size=32, d_model=16, n_layers=9, n_heads=2, rope_theta=500.0),
+    "multi-head": ModelConfig(vocab_size=61, d_model=48, n_layers=2, n_heads=4, n_kv_heads=4, norm_epsilon=1e-5),
+    "grouped": ModelConfig(vocab_size=61, d_model=40, n_layers=2, n_heads=6, n_kv_heads=2, head_dim=8),
+    "muP's logits": ModelConfig(vocab_size=61, d_model=48, n_layers=2, n_heads=4, base_width=16),
 }
 
 
@@ -41,57 +45,14 @@ def _params(config: ModelConfig, seed: int) -> decoder.Decoder:
 
 
 def _cohere(config: ModelConfig, params: decoder.Decoder, dtype=torch.float32):
-    """CohereForCausalLM with our parameters; both `rope_theta` spellings, or transformers takes 500,000 in silence."""
-    c = config.resolved()
-    model = transformers.CohereForCausalLM(
-        transformers.CohereConfig(
-            vocab_size=c.vocab_size,
-            hidden_size=c.d_model,
-            intermediate_size=c.d_ff,
-            num_hidden_layers=c.n_layers,
-            num_attention_heads=c.n_heads,
-            num_key_value_heads=1,
-            head_dim=c.head_dim,
-            hidden_act="silu",
-            max_position_embeddings=512,
-            layer_norm_eps=c.norm_epsilon,
-            logit_scale=c.d_model**-0.5,
-            tie_word_embeddings=True,
-            attention_bias=False,
-            attention_dropout=0.0,
-            use_qk_norm=False,
-            rope_theta=c.rope_theta,
-            rope_parameters={"rope_type": "default", "rope_theta": c.rope_theta},
-            bos_token_id=0,
-            eos_token_id=0,
-            pad_token_id=None,
-        )
-    ).to(dtype)
-    tensors = {name: torch.tensor(value) for name, value in _to_cohere(params, c).items()}
+    """CohereForCausalLM with our parameters, by the configuration and the names that `areca export hf` writes."""
+    model = transformers.CohereForCausalLM(transformers.CohereConfig(**cohere.to_config(config, 512, eod_id=0)))
+    model = model.to(dtype)
+    tensors = {name: torch.tensor(value) for name, value in cohere.to_tensors(config.resolved(), params).items()}
     missing = model.load_state_dict(tensors, strict=False).missing_keys
     assert set(missing) <= {"lm_head.weight"}  # tied to the embedding
-    assert sum(p.numel() for p in model.parameters()) == count_params(c).total
+    assert sum(p.numel() for p in model.parameters()) == count_params(config.resolved()).total
     return model.eval()
-
-
-def _to_cohere(params: decoder.Decoder, c: ModelConfig) -> dict[str, np.ndarray]:
-    """Our arrays, or arrays of their shape, under Hugging Face's names; Linear weights are [out, in]."""
-    D, X = c.d_model, c.n_heads * c.head_dim
-    p = params.layers
-    found = {"model.embed_tokens.weight": np.array(params.embedding), "model.norm.weight": np.array(params.norm)}
-    for i in range(c.n_layers):
-        matrices = {
-            "self_attn.q_proj": p.query[i].reshape(D, X),
-            "self_attn.k_proj": p.key[i],
-            "self_attn.v_proj": p.value[i],
-            "self_attn.o_proj": p.attention_out[i].reshape(X, D),
-            "mlp.gate_proj": p.gate[i],
-            "mlp.up_proj": p.up[i],
-            "mlp.down_proj": p.mlp_out[i],
-        }
-        found |= {f"model.layers.{i}.{name}.weight": np.array(m).T.copy() for name, m in matrices.items()}
-        found[f"model.layers.{i}.input_layernorm.weight"] = np.array(p.norm[i])
-    return found
 
 
 def _tokens(config: ModelConfig, batch: int, length: int, seed: int = 0) -> np.ndarray:
@@ -148,7 +109,7 @@ def test_gradients_of_every_parameter_are_those_of_autograd(name):
     loss.backward()
     assert float(value) == pytest.approx(loss.item(), abs=2e-6)
     theirs = {n: p.grad.numpy() for n, p in model.named_parameters()}
-    for key, mine in _to_cohere(gradient, c).items():
+    for key, mine in cohere.to_tensors(c, gradient).items():
         scale = np.abs(theirs[key]).max()
         assert scale > 0
         np.testing.assert_allclose(mine, theirs[key], atol=2e-5 * scale, rtol=0, err_msg=key)
@@ -180,6 +141,6 @@ def test_training_with_adam_follows_pytorch():
         assert float(metrics[2]) == pytest.approx(norm, rel=1e-4)
     assert clipped  # the clipping was compared too
     moved = {n: p.detach().numpy() for n, p in model.named_parameters()}
-    for key, mine in _to_cohere(state.params, config.resolved()).items():
+    for key, mine in cohere.to_tensors(config.resolved(), state.params).items():
         # Adam turns rounding of a gradient near zero into a step: within a hundredth of the way of 8 steps.
         np.testing.assert_allclose(mine, moved[key], atol=2e-4, rtol=0, err_msg=key)

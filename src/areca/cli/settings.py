@@ -12,7 +12,7 @@ from areca.errors import ConfigError, closest
 
 ROOMS = tuple(f.name for f in fields(RunConfig) if isinstance(get_type_hints(RunConfig)[f.name], type)
               and hasattr(get_type_hints(RunConfig)[f.name], "__dataclass_fields__"))  # fmt: skip
-SINGLE = tuple(f.name for f in fields(RunConfig) if f.name not in ROOMS)  # tokens, seed, ...
+SINGLE = tuple(f.name for f in fields(RunConfig) if f.name not in (*ROOMS, "init_from"))  # tokens, seed, ...
 
 
 def split(argv: list[str]) -> tuple[list[str], dict[str, str]]:
@@ -41,8 +41,12 @@ def split(argv: list[str]) -> tuple[list[str], dict[str, str]]:
 
 def load(path: str, given: dict[str, str]) -> RunConfig:
     """The RunConfig in a TOML or JSON file with these settings in place of its own. ConfigError as for the file."""
-    table = read_table(path)
-    for name, text in given.items():
+    return overlaid(read_table(path), given, path)
+
+
+def overlaid(table: Any, given: dict[str, str], path: str) -> RunConfig:
+    """The RunConfig of a table that was read from `path`, with these settings in place of its own."""
+    for name, text in given.items() if isinstance(table, dict) else ():
         *rooms, last = name.split(".")
         if rooms and rooms[0] not in ROOMS:
             raise ConfigError(f"--{name} is no setting: there is no [{rooms[0]}]{closest(rooms[0], ROOMS)}.")

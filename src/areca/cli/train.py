@@ -18,6 +18,7 @@ def train(
     resume: bool = False,
     auto_resume: bool = False,
     from_step: int | None = None,
+    init_from: str | None = None,
     noise_scale: bool = False,
     islands: int | None = None,
     islands_on: str | None = None,
@@ -45,6 +46,8 @@ def train(
         resume: go on with the run in --out; refused if there is none.
         auto_resume: go on if --out holds a run, else start one, for schedulers that repeat one command.
         from_step: with --resume: go on from the checkpoint of this step and drop later ones.
+        init_from: start from the parameters of this run or imported model, with a new optimizer; CONFIG may then leave
+            [model] out. Give it again with --resume.
         noise_scale: measure the gradient noise scale, in tokens, from the parts of each batch (up to 8): noise_scale
             in metrics.jsonl and result.json. The gradient is then summed over the parts, so the run agrees with the
             same run without it to rounding; give it again with --resume.
@@ -64,12 +67,13 @@ def train(
         json: print the result for machines.
     """
     from areca.cli.progress import run_progress, say
-    from areca.cli.settings import load
+    from areca.cli.settings import overlaid
     from areca.config import replace
     from areca.errors import ConfigError
     from areca.footprint.card import summary_of
     from areca.pathways.fleet import kind_of
     from areca.train.loop import train as train_run
+    from areca.train.models import config_table
     from areca.train.saves import describe
     from areca.train.tracing import parse_steps
 
@@ -82,7 +86,7 @@ def train(
         raise ConfigError("--resume and --auto-resume are both given; one refuses to start a run, the other may.")
     windows = parse_steps(trace_steps) if trace_steps else ()
     profiled = parse_steps(profile_steps, "--profile-steps") if profile_steps else ()
-    settings = load(config, given or {})
+    settings = overlaid(config_table(config, out, init_from), given or {}, config)
     if noise_scale and not settings.noise_parts:
         from areca.train.noise import parts_for
 

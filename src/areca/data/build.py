@@ -6,15 +6,11 @@ for each document kept. All is built in a hidden sibling directory, renamed at t
 """
 
 import contextlib
-import fcntl
-import glob
 import hashlib
 import importlib.metadata
 import itertools
 import os
 import platform
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,13 +26,13 @@ from areca.data.readers import InvalidUtf8, ReadOptions, check_options
 from areca.data.sources import Source, identify, parse_columns, parse_sources
 from areca.data.spool import BATCH_CHARACTERS, Progress, Spool, Ticker, gather
 from areca.data.tokenizer import Tokenizer, check_vocab_size, load_tokenizer, train_tokenizer
-from areca.errors import BusyError, ConfigError, DataError
-from areca.files import sha256_file, sha256_json, sync_directory, write_json
+from areca.errors import ConfigError, DataError
+from areca.files import sha256_file, sha256_json, write_json
+from areca.folders import appear, building
 
 BUILD = 1  # raise when the same inputs would give another store
 VOCAB_SIZE = 1024
 SAMPLE_BYTES = 64_000_000  # a tokenizer is trained on no more text than this
-_SUFFIX = ".building"
 
 
 def build_store(
@@ -89,12 +85,11 @@ def build_store(
     if (existing := _existing(out, inputs)) is not None:
         say(f"{out} was built from the same inputs: reused")
         return existing
-    with _building(out) as directory:
+    with building(out) as directory:
         meta = _build(directory, parsed, inputs, options, given, say)
         if (existing := _existing(out, inputs)) is not None:  # another build was faster
             return existing
-        os.rename(directory, out)
-        sync_directory(out.parent)
+        appear(directory, out)
     return meta
 
 
@@ -142,57 +137,6 @@ def _comparable(inputs: dict[str, Any]) -> dict[str, Any]:
 
 def _fingerprint(inputs: dict[str, Any]) -> str:
     return sha256_json(_comparable(inputs))
-
-
-@contextlib.contextmanager
-def _building(out: Path) -> Iterator[Path]:
-    """A locked hidden directory beside `out`; removed unless renamed. Sweeps those of builds that were killed.
-
-    BusyError if another process builds `out`. An OSError about a file of the hidden directory names `out`.
-    """
-    out.parent.mkdir(parents=True, exist_ok=True)
-    directory, handle = None, -1
-    try:
-        with _open_directory(out.parent) as parent:  # one process at a time looks around and takes its place
-            fcntl.flock(parent, fcntl.LOCK_EX)
-            for stale in out.parent.glob(f".{glob.escape(out.name)}.*{_SUFFIX}"):
-                _sweep(stale, out)
-            directory = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=_SUFFIX, dir=out.parent))
-            handle = os.open(directory, os.O_RDONLY)
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        os.chmod(directory, 0o755)
-        yield directory
-    except OSError as error:
-        ours = error.filename is None or f".{out.name}." in str(error.filename)
-        if error.errno is not None and ours:
-            raise OSError(error.errno, error.strerror, str(out)) from None
-        raise
-    finally:
-        if handle >= 0:
-            os.close(handle)
-        if directory:
-            shutil.rmtree(directory, ignore_errors=True)
-
-
-def _sweep(directory: Path, out: Path) -> None:
-    """Removes what a killed build left; BusyError if the build still runs."""
-    with contextlib.suppress(FileNotFoundError, PermissionError), _open_directory(directory) as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BusyError(
-                f"{out} is being built by another process; wait until it ends, stop it, or choose another --out."
-            ) from None
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _open_directory(path: Path) -> Iterator[int]:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
 
 
 def _build(
@@ -262,7 +206,7 @@ def train_on_sources(
     parsed = parse_sources(sources)
     options = ReadOptions(*parse_columns(text_column, parsed), invalid_utf8)
     check_options(options)
-    with _building(out) as directory:
+    with building(out) as directory:
         spools = gather(directory, parsed, options, True, progress or (lambda line: None))
         trained, sample = _train(spools, dict.fromkeys(spools, 0), vocab_size, progress or (lambda line: None))
         trained.save(out)

@@ -65,7 +65,7 @@ class ModelConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}; leave it 0 for PaLM's rule or give a width.")
         for name in ("vocab_size", "d_model", "n_layers", "n_heads", "head_dim", "d_ff"):
             if getattr(self, name) >= 2**31:
-                raise ConfigError(f"{name} is {getattr(self, name):.3g}; a dimension ends at 2^31 - 1.")
+                raise ConfigError(f"{name} is {min(getattr(self, name), 1e300):.3g}; a dimension ends at 2^31 - 1.")
         for name in ("rope_theta", "norm_epsilon"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be a positive number.")

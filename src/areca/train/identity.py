@@ -178,10 +178,11 @@ def look(run_dir: Path, wanted: dict[str, Any], resume: Resume, say: Callable[[s
     old = read_run_json(run_dir)
     # Settings that there were not yet when the run began are as they are without being set.
     old["config"] = to_dict(from_dict(old["config"], RunConfig, f"{run_dir / 'run.json'}: config"))
-    # Where the store lies doesn't matter, what it holds does.
+    # Where the store lies doesn't matter, what it holds does; so with the parameters that it began from (`start`).
     for one in (old, wanted):
         one["config"]["data"]["store"] = one["store"]["path"]
-    changed = [d for d in differences(old["config"], wanted["config"]) if not d.startswith("data.store:")]
+    places = ("data.store:", "init_from:") if old.get("start") and wanted.get("start") else ("data.store:",)
+    changed = [d for d in differences(old["config"], wanted["config"]) if not d.startswith(places)]
     mesh = [d for d in changed if d.startswith("parallel.")]
     carried = [d for d in changed if d.startswith(CARRIED)]
     saves = [d for d in changed if d.startswith("checkpoint.")]  # no bit depends on when saves happen

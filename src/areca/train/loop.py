@@ -40,6 +40,7 @@ from areca.train.identity import (
     with_islands,
     with_pipeline,
 )
+from areca.train.models import first_state, start_of
 from areca.train.profiling import Profiling, profiled
 from areca.train.profiling import check as check_profile
 from areca.train.progress import Listener, Progress, Say
@@ -104,6 +105,8 @@ def train(
     store = TokenStore.open(config.data.store)
     check(config, store)
     identity = identify(config, store, threads, labels or {})
+    if (start := start_of(config, store, run_dir)) is not None:
+        identity["start"] = start
     if tenant is not None:
         identity["shared"] = tenant.describe()
     done = look(run_dir, identity, resume, say)
@@ -254,7 +257,7 @@ class _Run:
         mesh = layout.mesh() if layout.devices > 1 else None
         self.abstract = step.abstract_state(c.model, c.optimizer, layout, mesh)
         self.programs = {b: self._program(b, layout, mesh) for b in sorted({p.batch for p in self.plan})}
-        self.init_state = lambda: step.first_state(c.model, c.optimizer, c.seed, layout, mesh)
+        self.init_state = lambda: first_state(c, self.identity.get("start"), self.abstract, layout, mesh)
         self.evaluate = Evaluator(c, self.store, self._evaluated(), self.batches.order.mixture, layout, mesh)
         return started
 

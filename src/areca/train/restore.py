@@ -22,23 +22,25 @@ from areca.footprint.sessions import Watch
 from areca.model.decode import Sampling, generate
 from areca.model.decoder import Decoder
 from areca.train.checkpoint import Checkpoints
+from areca.train.models import TOKENIZER, is_model, read_model
 from areca.train.record import read_run_json
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A run's model at one step, with the tokenizer of its text."""
+    """A run's model at one step, or an imported one, with the tokenizer of its text."""
 
     run_dir: Path
     config: RunConfig
     step: int
     params: Decoder
     tokenizer: Tokenizer
-    store: TokenStore
+    tokenizer_path: Path
+    store: TokenStore | None  # None: imported, without the text it was trained on
 
 
 def load_model(run_dir: Path | str, step: int | None = None, store: Path | str | None = None) -> TrainedModel:
-    """The model of a run directory, from its latest recorded checkpoint or that of `step`.
+    """The model of a run or model directory, from its latest recorded checkpoint or that of `step`.
 
     Args:
         store: the token store, if it does not lie any more where run.json says.
@@ -48,6 +50,8 @@ def load_model(run_dir: Path | str, step: int | None = None, store: Path | str |
         DataError: the token store is gone, or its tokenizer is not the one the run was trained with.
     """
     run_dir = Path(run_dir)
+    if is_model(run_dir):
+        return _imported(run_dir, step, store)
     run = read_run_json(run_dir)
     try:
         config = from_dict(run["config"], RunConfig, "config")
@@ -62,7 +66,21 @@ def load_model(run_dir: Path | str, step: int | None = None, store: Path | str |
             f"{opened.tokenizer_path} is not the tokenizer that {run_dir} was trained with; name its store."
         )
     params, step = _parameters(run_dir, config, step)
-    return TrainedModel(run_dir, config, step, params, load_tokenizer(opened.tokenizer_path), opened)
+    path = opened.tokenizer_path
+    return TrainedModel(run_dir, config, step, params, load_tokenizer(path), path, opened)
+
+
+def _imported(directory: Path, step: int | None, store: Path | str | None) -> TrainedModel:
+    config, _ = read_model(directory)
+    path = directory / TOKENIZER
+    if store is not None:
+        raise ConfigError(f"--store is {store}, but {directory} is an imported model, which has its own tokenizer.")
+    if not path.exists():
+        raise DataError(
+            f"{directory} has no {TOKENIZER} (what it came with can't be used here), so it can't read text."
+        )
+    params, step = _parameters(directory, config, step)
+    return TrainedModel(directory, config, step, params, load_tokenizer(path), path, None)
 
 
 def _parameters(run_dir: Path, config: RunConfig, step: int | None) -> tuple[Decoder, int]:

@@ -125,6 +125,11 @@ def check_alike(configs: Sequence[RunConfig]) -> None:
             "guard.enabled is True, but runs of one program can't go back one by one; set it to false or train them"
             " one at a time."
         )
+    if first.init_from:
+        raise ConfigError(
+            f"init_from is {first.init_from}, but runs of one program draw their parameters from the seed; train them "
+            "one at a time."
+        )
     if first.islands.count > 1 or first.islands.shards:
         raise ConfigError(
             f"islands asks for {first.islands.count} of them and {first.islands.shards} shards, but several runs in one"

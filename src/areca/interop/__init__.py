@@ -1,0 +1,1 @@
+"""Other ecosystems: models and tokenizers as directories that Hugging Face's libraries read, both ways."""
