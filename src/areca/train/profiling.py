@@ -54,7 +54,9 @@ class Profiling:
         self.finish()
         for first, last in self.windows:
             if first <= step <= last:
-                jax.profiler.start_trace(str(self.path / f"steps-{first}-{last}"))
+                options = jax.profiler.ProfileOptions()
+                options.python_tracer_level = 0  # it walks other threads' frames: seen to end the process (docs/log.md)
+                jax.profiler.start_trace(str(self.path / f"steps-{first}-{last}"), profiler_options=options)
                 self.running, self._until = True, last
 
     def finish(self) -> None:
