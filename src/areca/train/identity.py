@@ -13,6 +13,7 @@ from areca.files import read_json
 from areca.footprint.regions import here
 from areca.model.counts import attention_flops_per_token, count_params, exact_flops_per_token
 from areca.pathways import schedules as schedules_of_stages
+from areca.track import trackers
 from areca.train import guard, schedules
 from areca.train.checkpoint import Checkpoints
 from areca.train.record import read_events, read_run_json, unstarted
@@ -91,6 +92,7 @@ def check(config: RunConfig, store: TokenStore) -> None:
     make_optimizer(config.optimizer, None)
     guard.check(config.guard)
     here()  # a place that is not known is refused before the run, not after it
+    trackers.check(config.track.to)
     noise.check(config)
     if config.islands.shards:
         from areca.train.islands import check as check_islands
@@ -179,7 +181,8 @@ def look(run_dir: Path, wanted: dict[str, Any], resume: Resume, say: Callable[[s
     # Where the store lies doesn't matter, what it holds does.
     for one in (old, wanted):
         one["config"]["data"]["store"] = one["store"]["path"]
-    changed = [d for d in differences(old["config"], wanted["config"]) if not d.startswith("data.store:")]
+    changed = differences(old["config"], wanted["config"])
+    changed = [d for d in changed if not d.startswith(("data.store:", "track."))]
     mesh = [d for d in changed if d.startswith("parallel.")]
     carried = [d for d in changed if d.startswith(CARRIED)]
     saves = [d for d in changed if d.startswith("checkpoint.")]  # no bit depends on when saves happen
