@@ -18,6 +18,7 @@ from areca.track.trackers import check
 
 LOOK_SECONDS = 1.0
 GRACE_SECONDS = 10.0  # at the end of a run, for what was just written
+_LEFT: list[subprocess.Popen[bytes]] = []  # processes that outlive their run; they end by themselves
 
 
 class _Companion:
@@ -56,6 +57,13 @@ class _Companion:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()
 
+    def leave(self) -> None:
+        """Listens no more."""
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        if self.process.poll() is None:
+            _LEFT.append(self.process)
+
 
 class Companions:
     """The trackers of a run in progress.
@@ -89,11 +97,11 @@ class Companions:
         for companion in self._all:
             self._hear(companion)
 
-    def end(self, wait: float = GRACE_SECONDS) -> None:
-        """Tells all that the run has ended, and waits so many seconds for them, together."""
+    def end(self) -> None:
+        """Tells all that the run has ended, and waits GRACE_SECONDS for them, together."""
         for companion in self._all:
             companion.release()
-        until = time.monotonic() + wait
+        until = time.monotonic() + GRACE_SECONDS
         for companion in self._all:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 companion.process.wait(max(0.0, until - time.monotonic()))
@@ -104,12 +112,14 @@ class Companions:
                     f"{companion.process.pid}, for at most five minutes); `areca track {self.run_dir} --to "
                     f"{companion.name}` sends what it did not take."
                 )
+            companion.leave()
         self._all = []
 
     def release(self) -> None:
         """Tells all that the run has ended, and neither waits nor records anything: the run is being given up."""
         for companion in self._all:
             companion.release()
+            companion.leave()
         self._all = []
 
     def _hear(self, companion: _Companion) -> None:

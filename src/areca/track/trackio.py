@@ -36,24 +36,30 @@ class Trackio:
         self._check()
 
     def rewind(self, step: int) -> int:
-        self._run.finish()
+        self._finish()
         self._memory["rewinds"] += 1
         self._open()
         return 0
 
     def end(self) -> None:
         try:
-            self._run.finish()
+            self._finish()
         finally:
             warnings.showwarning = self._shown
         self._check()
+
+    def _finish(self) -> None:
+        import trackio
+
+        with contextlib.redirect_stdout(io.StringIO()):
+            trackio.finish()  # not the run's own, or it would be finished once more at exit
 
     def _open(self) -> int | None:
         """Opens the run, or goes on in it; returns the last step that it has, where that is known."""
         import trackio
 
         back = self._memory["rewinds"]
-        with contextlib.redirect_stdout(io.StringIO()):  # how to open the dashboard, which the page on tracking says
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints how to open its page
             self._run = trackio.init(
                 project=self._place.project,
                 name=f"{self._name}-rewound-{back}" if back else self._name,
