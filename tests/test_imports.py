@@ -35,6 +35,8 @@ ROOMS: dict[str, set[str]] = {
     "footprint": set(),
     "pathways": set(),
     "track": set(),
+    "watch": {"track", "footprint"},
+    "doctor": {"footprint"},
     "train": {"model", "data", "pathways", "footprint", "track"},
     "evals": {"model", "data"},
     "audit": {"model", "data"},
@@ -47,7 +49,7 @@ ROOMS["cli"] = set(ROOMS)
 # report reads files, nothing else: it must be able to draw what another version or another tool wrote.
 BASE_OF_ROOM = {"report": {"errors", "files", "counted", "lawjson"}}
 
-WITHOUT_JAX = ("chips", "counted", "data", "footprint", "report", "track")
+WITHOUT_JAX = ("chips", "counted", "data", "footprint", "report", "track", "watch")
 HEAVY = ("jax", "numpy", "scipy", "pyarrow", "matplotlib", "grain", "orbax", "optax", "tokenizers", "torch")
 
 

@@ -131,7 +131,7 @@ with Follower(run, name, "palms") as follower:
     print(follower.sent)
 """
 
-# A .wandb file is a log as LevelDB's: 7 bytes, then blocks of 32 KiB; before a record its checksum, length and kind.
+# A .wandb file is a log as LevelDB's: 7 bytes, then blocks of 32 KiB; before each record a checksum, length and kind.
 WANDB_ROWS = """
 import json, sys
 from wandb.proto import wandb_internal_pb2 as pb
