@@ -4,6 +4,7 @@ What is taken again is purged as TensorBoard does for a trainer that started aga
 readers drop what they hold of its step and later.
 """
 
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,19 +19,19 @@ class TensorBoard:
 
     def begin(self, name: str, config: Mapping[str, Any]) -> None:
         """Opens another event file; what a killed process wrote after the last step that it recorded is purged."""
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.plugins.hparams import summary_v2
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        self._event, self._summary = Event, Summary
+        events: Any = importlib.import_module("tensorboard.compat.proto.event_pb2")
+        summaries: Any = importlib.import_module("tensorboard.compat.proto.summary_pb2")
+        self._event, self._session, self._summary = events.Event, events.SessionLog, summaries.Summary
         directory = self._place.run_dir / "tensorboard"
         self._writer = EventFileWriter(str(directory))
         if self._place.memory.setdefault("begun", False):
             self._purge(self._place.sent)
         else:
             plain = {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in config.items()}
-            self._writer.add_event(Event(summary=summary_v2.hparams_pb(plain)))
+            self._writer.add_event(self._event(summary=summary_v2.hparams_pb(plain)))
         self._place.memory["begun"] = True
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
@@ -46,7 +47,6 @@ class TensorBoard:
         self._writer.close()
 
     def _purge(self, after: int) -> None:
-        from tensorboard.compat.proto.event_pb2 import SessionLog
-
-        self._writer.add_event(self._event(step=after + 1, session_log=SessionLog(status=SessionLog.START)))
+        started = self._session(status=self._session.START)
+        self._writer.add_event(self._event(step=after + 1, session_log=started))
         self._writer.flush()

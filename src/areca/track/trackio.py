@@ -5,6 +5,7 @@ group, which has the whole curve as it is now. It turns its own failures into wa
 """
 
 import contextlib
+import importlib
 import io
 import uuid
 import warnings
@@ -26,6 +27,7 @@ class Trackio:
 
     def begin(self, name: str, config: Mapping[str, Any]) -> int | None:
         self._name, self._config = f"{name}-{self._memory['id']}", dict(config)
+        self._library: Any = importlib.import_module("trackio")
         # Also what its threads warn of, until the end. Its own module is the one that warns.
         warnings.filterwarnings("always", category=UserWarning, module=r"trackio\.utils$")
         self._shown, warnings.showwarning = warnings.showwarning, self._hear
@@ -49,18 +51,14 @@ class Trackio:
         self._check()
 
     def _finish(self) -> None:
-        import trackio
-
         with contextlib.redirect_stdout(io.StringIO()):
-            trackio.finish()  # not the run's own, or it would be finished once more at exit
+            self._library.finish()  # not the run's own, or it would be finished once more at exit
 
     def _open(self) -> int | None:
         """Opens the run, or goes on in it; returns the last step that it has, where that is known."""
-        import trackio
-
         back = self._memory["rewinds"]
         with contextlib.redirect_stdout(io.StringIO()):  # it prints how to open its page
-            self._run = trackio.init(
+            self._run = self._library.init(
                 project=self._place.project,
                 name=f"{self._name}-rewound-{back}" if back else self._name,
                 group=self._name,

@@ -5,6 +5,7 @@ which has the whole curve as it is now; the one before is left as it was. Offlin
 leaves a directory in RUN/wandb that is whole by itself: `wandb sync` sends the last.
 """
 
+import importlib
 import os
 import uuid
 from collections.abc import Mapping
@@ -39,8 +40,7 @@ class Wandb:
 
     def _open(self) -> int:
         """Opens the run, or goes on in it; returns the last step that it has."""
-        import wandb
-
+        wandb: Any = importlib.import_module("wandb")
         back = self._memory["rewinds"]
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         try:

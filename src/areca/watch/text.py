@@ -108,7 +108,7 @@ def event_line(event: Mapping[str, Any]) -> tuple[str, str]:
         "finish": f"finished{at}",
     }
     moment = event.get("time")
-    when = ago(time.time() - moment) if _is_number(moment) else ""
+    when = ago(time.time() - moment) if isinstance(moment, int | float) else ""
     return when, words.get(kind, f"{kind}{at}")
 
 
