@@ -3,18 +3,29 @@
 import importlib.util
 import json
 import os
+import signal
 import sys
 import time
 
 import pytest
 
-from areca.config import GuardConfig, TrackConfig, replace
-from areca.errors import ConfigError
+from areca.config import (
+    CheckpointConfig,
+    DataConfig,
+    EvalConfig,
+    GuardConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    TrackConfig,
+    replace,
+)
+from areca.errors import ConfigError, Interrupted
 from areca.track import companions
 from areca.track.trackers import TRACKERS
 from areca.train.loop import train
-from areca.train.record import metrics_without_timing, read_events
-from tiny import tiny_config
+from areca.train.record import metrics_without_timing, read_evaluations, read_events
+from tiny import poisoned, tiny_config
 
 needs_tensorboard = pytest.mark.skipif(
     importlib.util.find_spec("tensorboard") is None, reason="tensorboard is not installed"
@@ -106,6 +117,60 @@ def test_a_tracker_that_hangs_holds_nothing_up(tiny_store, tiny_run, broken, mon
     kept[0].process.wait()
     assert len(said) == 1
     assert "still takes the last numbers" in said[0]
+
+
+@needs_tensorboard
+def test_a_run_that_spikes_and_is_stopped_leaves_one_rising_series(tiny_store, tmp_path):
+    """A real spike and rewind, a stop, a resume: TensorBoard has what metrics.jsonl has, each step once."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    data = DataConfig(str(tiny_store), context=16)
+    store = poisoned(tiny_store, tmp_path / "store", data, range(4 * 48, 4 * 60))
+    c = config(
+        store,
+        "tensorboard",
+        model=ModelConfig(vocab_size=300, d_model=16, n_layers=1, n_heads=2, d_ff=32),
+        tokens=100 * 4 * 16,
+        optimizer=OptimizerConfig(learning_rate=0.1),
+        schedule=ScheduleConfig(warmup_tokens=10 * 4 * 16),
+        checkpoint=CheckpointConfig(every_steps=10),
+        evaluation=EvalConfig(every_tokens=20 * 4 * 16, max_tokens=512, batch=4),
+        guard=GuardConfig(window=24, min_steps=16, rewind_steps=8, skip_batches=25, max_rewinds=3),
+    )
+    run, waited = tmp_path / "run", []
+
+    def listen(p):
+        if p.step == 45 and not waited:  # until the tracker has caught up, so that it has what will be taken back
+            until = time.monotonic() + 20
+            while time.monotonic() < until and sent(run) < 40:
+                time.sleep(0.05)
+            waited.append(sent(run))
+        if p.step == 52 and len(waited) == 1:
+            waited.append(p.step)
+            time.sleep(1.5)
+        if p.step == 70 and len(waited) == 2:
+            waited.append(p.step)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        train(c, run, listener=listen)
+    train(c, run, resume="must")  # at once: the process that followed may still be at work, and is waited for
+    assert waited[0] >= 40
+    assert [e["event"] for e in read_events(run)].count("rewind") == 1
+    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0})
+    events.Reload()
+    true = [(row["step"], pytest.approx(row["loss"], rel=1e-6)) for row in metrics_without_timing(run)]
+    assert [step for step, _ in true] == list(range(1, 101))
+    assert [(e.step, e.value) for e in events.Scalars("train/loss")] == true
+    held = [(e["step"], pytest.approx(e["loss"], rel=1e-6)) for e in read_evaluations(run)]
+    assert [(e.step, e.value) for e in events.Scalars("eval/loss")] == held
+
+
+def sent(run):
+    try:
+        return json.loads((run / "tensorboard" / "sent.json").read_text())["step"]
+    except (OSError, ValueError):
+        return 0
 
 
 def test_tracking_is_no_part_of_what_a_run_is(tiny_store, tiny_run, tmp_path):

@@ -11,9 +11,10 @@ import os
 import select
 import sys
 import threading
+import time
 from pathlib import Path
 
-from areca.errors import ArecaError
+from areca.errors import ArecaError, BusyError
 from areca.track.follow import Follower
 
 PERIOD_SECONDS = 1.0
@@ -23,7 +24,7 @@ LAST_SECONDS = 300.0  # after the run's end, for what a slow network still has t
 def main(run_dir: str, name: str, project: str, tell: int) -> int:
     """Follows the run until standard input ends; 1 if the tracker failed, which was told on `tell`."""
     try:
-        with Follower(run_dir, name, project) as follower:
+        with _begun(run_dir, name, project) as follower:
             _tell(tell, at=follower.place.memory.get("at") or str(Path(run_dir) / name))
             while not _ended():
                 follower.poll()
@@ -35,6 +36,17 @@ def main(run_dir: str, name: str, project: str, tell: int) -> int:
         _tell(tell, failed=" ".join(why.split())[:500])
         return 1
     return 0
+
+
+def _begun(run_dir: str, name: str, project: str) -> Follower:
+    """The follower, once the process that followed the session before has handed over the last of it."""
+    until = time.monotonic() + LAST_SECONDS
+    while True:
+        try:
+            return Follower(run_dir, name, project)
+        except BusyError:
+            if _ended() or time.monotonic() > until:
+                raise
 
 
 def _ended() -> bool:
