@@ -5,6 +5,7 @@ readers drop what they hold of its step and later.
 """
 
 import importlib
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,16 +28,15 @@ class TensorBoard:
         self._event, self._session, self._summary = events.Event, events.SessionLog, summaries.Summary
         directory = self._place.run_dir / "tensorboard"
         self._writer = EventFileWriter(str(directory))
-        if self._place.memory.setdefault("begun", False):
-            self._purge(self._place.sent)
-        else:
+        self._purge(self._place.sent)  # also at the very start: the first mark of a run purges nothing in TensorBoard
+        if not self._place.memory.setdefault("begun", False):
             plain = {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in config.items()}
-            self._writer.add_event(self._event(summary=summary_v2.hparams_pb(plain)))
+            self._writer.add_event(self._event(wall_time=time.time(), summary=summary_v2.hparams_pb(plain)))
         self._place.memory["begun"] = True
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         values = [self._summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
-        self._writer.add_event(self._event(step=step, summary=self._summary(value=values)))
+        self._writer.add_event(self._event(wall_time=time.time(), step=step, summary=self._summary(value=values)))
         self._writer.flush()
 
     def rewind(self, step: int) -> int:
@@ -48,5 +48,5 @@ class TensorBoard:
 
     def _purge(self, after: int) -> None:
         started = self._session(status=self._session.START)
-        self._writer.add_event(self._event(step=after + 1, session_log=started))
+        self._writer.add_event(self._event(wall_time=time.time(), step=after + 1, session_log=started))
         self._writer.flush()
