@@ -5,6 +5,7 @@ import json
 import pytest
 
 from areca.errors import BusyError, CheckpointError, ConfigError
+from areca.track import rows
 from areca.track.follow import Follower
 from areca.track.rows import numbers, settings
 from areca.track.trackers import TRACKERS, check
@@ -79,6 +80,21 @@ def test_lines_are_sent_once_as_they_come_and_a_torn_one_when_it_is_whole(run):
     assert losses(tracker) == [(1, 5.0), (2, 4.0), (3, 3.0)]
     assert losses(tracker, "tokens") == [(1, 64.0), (2, 128.0), (3, 192.0)]
     assert tracker.calls == ["begin", "end"]
+
+
+def test_a_long_file_is_read_in_parts(run, monkeypatch):
+    monkeypatch.setattr(rows, "PART", 1000)
+    write(run, "".join(line(s, 1.0) for s in range(1, 201)) + json.dumps({"step": 201, "x": "y" * 5000}) + "\n")
+    tracker = Fake()
+    reader = rows.Lines(run / "metrics.jsonl")
+    parts = []
+    while found := reader.read()[0]:
+        parts.append(len(found))
+    assert sum(parts) == 201
+    assert max(parts) < 15
+    with Follower(run, "tensorboard", tracker=tracker) as follower:
+        assert follower.poll() == 201
+    assert [s for s, _ in losses(tracker)] == list(range(1, 201))
 
 
 def test_a_later_process_sends_only_what_is_new(run):

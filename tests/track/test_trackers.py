@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from areca.cli.main import main
 from areca.errors import ConfigError
 from areca.track.follow import Follower
 from areca.track.send import send
@@ -220,3 +221,23 @@ def test_a_tracker_that_is_not_installed_is_refused_before_anything_is_written(r
     with pytest.raises(ConfigError, match=r"tensorboard is not installed; `pip install 'areca\[track\]'`"):
         send(run, ["tensorboard"])
     assert sorted(p.name for p in run.iterdir()) == ["events.jsonl", "metrics.jsonl", "run.json"]
+
+
+@needs("tensorboard")
+def test_the_verb_and_mistakes_in_it(run, capsys):
+    assert main(["track", str(run), "--to", "tensorboard", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == [{"run": str(run), "tracker": "tensorboard", "rows": 6, "step": 6, "at": str(run / "tensorboard")}]
+    assert main(["track", str(run), "--to", "tensorboard"]) == 0
+    assert capsys.readouterr().out.startswith(f"{run} to tensorboard: nothing new, up to step 6")
+    for words, said in (
+        ([str(run / "none"), "--to", "tensorboard"], "none does not exist; name a run directory"),
+        ([str(run / "tensorboard"), "--to", "tensorboard"], "tensorboard holds no run"),
+        ([str(run), "--to", "tensorbord"], "there is no tracker 'tensorbord' (did you mean 'tensorboard'?)"),
+        ([str(run), "--to", "tensorboard", "--project", " "], "--project is empty text"),
+        ([str(run), "--to"], "--to names no tracker"),
+    ):
+        assert main(["track", *words]) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1

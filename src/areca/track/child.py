@@ -16,6 +16,7 @@ from pathlib import Path
 
 from areca.errors import ArecaError, BusyError
 from areca.track.follow import Follower
+from areca.track.trackers import one_line
 
 PERIOD_SECONDS = 1.0
 LAST_SECONDS = 300.0  # after the run's end, for what a slow network still has to take
@@ -33,7 +34,7 @@ def main(run_dir: str, name: str, project: str, tell: int) -> int:
         _tell(tell, sent=follower.sent)
     except Exception as error:  # a library of others may raise anything
         why = str(error) if isinstance(error, ArecaError) else f"{type(error).__name__}: {error}"
-        _tell(tell, failed=" ".join(why.split())[:500])
+        _tell(tell, failed=one_line(why))
         return 1
     return 0
 

@@ -138,6 +138,6 @@ class Companions:
     def _failed(self, name: str, why: str) -> None:
         self._record("tracker_failed", tracker=name, why=why)
         self._say(
-            f"{name} takes no more numbers of {self.run_dir} ({why.rstrip('.')}); the run goes on, metrics.jsonl has "
+            f"{name} takes no more numbers of {self.run_dir} ({why}); the run goes on, metrics.jsonl has "
             f"all, and `areca track {self.run_dir} --to {name}` sends them later."
         )

@@ -8,6 +8,7 @@ which step on (`Tracker.rewind`).
 
 import os
 from array import array
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,10 @@ class Follower:
                     self._send_evaluations(row["step"] - 1)
                     self._send(row)
                     count += 1
-            if not again:
+            if again:
+                self._rows.restart()
+            elif not rows:
                 break
-            self._rows.restart()
             rows, _ = self._rows.read()
         self._send_evaluations(self._state["step"])
         if self._state != before:
@@ -113,10 +115,7 @@ class Follower:
     def _take_events(self) -> bool:
         """Takes in new events; True if all has to be sent once more."""
         again = False
-        events, cut = self._events.read()
-        if cut:
-            self._rewinds = 0
-        for event in events:
+        for event in self._new_events():
             kind, step = event.get("event"), event.get("step")
             if kind == "evaluate" and isinstance(step, int):
                 self._evaluations[step] = evaluation(event)
@@ -129,6 +128,15 @@ class Follower:
                     self._state["rewinds"] = self._rewinds
                     again |= self._go_back(back) < back
         return again
+
+    def _new_events(self) -> Iterator[dict[str, Any]]:
+        while True:
+            events, cut = self._events.read()
+            if cut:
+                self._rewinds = 0
+            if not events:
+                return
+            yield from events
 
     def _go_back(self, step: int) -> int:
         """What was sent after `step` does not hold; returns the step after which all is to come once more."""

@@ -23,6 +23,9 @@ _SECRET = re.compile(r"token$|secret|password|passwd|api_?key|credential|auth", 
 _PATH = re.compile(r"(?:~|[A-Za-z]:)?[\\/].*[\\/]|^~|^[\\/]")
 
 
+PART = 4 << 20  # bytes that are read at a time
+
+
 class Lines:
     """The finished lines of a JSON-lines file that grows and is sometimes cut."""
 
@@ -35,9 +38,10 @@ class Lines:
         self._offset, self._last = 0, b""
 
     def read(self) -> tuple[list[dict[str, Any]], bool]:
-        """The new lines, and whether they begin at the first one because the file was cut. [] where there is no file.
+        """The next lines, and whether they begin at the first one because the file was cut; [] at its end.
 
-        What is no JSON object is left out: the run's own reader complains of it.
+        A part of a long file at a time, so that memory stays small: read until nothing comes. What is no JSON object is
+        left out: the run's own reader complains of it.
         """
         try:
             with self.path.open("rb") as f:
@@ -46,7 +50,9 @@ class Lines:
                 if cut := f.read(len(self._last)) != self._last:
                     self.restart()
                     f.seek(0)
-                data = f.read()
+                data = f.read(PART)
+                while b"\n" not in data and (more := f.read(PART)):
+                    data += more
         except FileNotFoundError:
             cut = self._offset > 0
             self.restart()

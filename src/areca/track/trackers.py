@@ -73,6 +73,11 @@ def check(names: Iterable[str]) -> tuple[str, ...]:
     return names
 
 
+def one_line(said: object) -> str:
+    """What a library of others said, in one line without its full stop, and not too much of it."""
+    return " ".join(str(said).split())[:500].rstrip(".")
+
+
 def open_tracker(name: str, place: Place) -> Tracker:
     """The adapter of a tracker that `check` has found."""
     module, _, made = TRACKERS[name][0].partition(":")

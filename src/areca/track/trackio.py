@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from areca.track.trackers import Place, TrackerError
+from areca.track.trackers import Place, TrackerError, one_line
 
 
 class Trackio:
@@ -75,7 +75,7 @@ class Trackio:
     def _check(self) -> None:
         """Raises TrackerError for what trackio has only warned of since the last call."""
         if self._failed:
-            raise TrackerError(f"trackio does not take the run: {self._failed[0]}")
+            raise TrackerError(f"trackio does not take the run ({one_line(self._failed[0])}).")
 
     def _hear(self, message: Warning | str, category: Any, filename: str, *more: Any, **named: Any) -> None:
         if "trackio" in filename:

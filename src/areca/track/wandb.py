@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from areca.track.trackers import Place, TrackerError
+from areca.track.trackers import Place, TrackerError, one_line
 
 
 class Wandb:
@@ -67,6 +67,6 @@ class Wandb:
                 ),
             )
         except wandb.Error as error:
-            raise TrackerError(f"W&B does not open the run: {error}") from None
+            raise TrackerError(f"W&B does not open the run ({one_line(error)}).") from None
         self._memory["at"] = str(self._run.dir) if self._run.offline else self._run.url
         return 0 if self._run.offline else max(0, self._run.step - 1)

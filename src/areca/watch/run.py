@@ -93,16 +93,22 @@ class RunWatch:
             with contextlib.suppress(ArecaError, OSError):
                 found = read_json(self.directory / RUN)
                 self._run = found if isinstance(found, dict) else None
-        rows, cut = self._rows.read()
-        if cut:
-            del self._losses[:]
-            self._recent.clear()
-        for row in rows:
-            loss = _number(row.get("loss"))
-            self._losses.append(float("nan") if loss is None else loss)
-            self._recent.append(row)
-        events, cut = self._events.read()
-        self._told = events if cut else self._told + events
+        while True:
+            rows, cut = self._rows.read()
+            if cut:
+                del self._losses[:]
+                self._recent.clear()
+            for row in rows:
+                loss = _number(row.get("loss"))
+                self._losses.append(float("nan") if loss is None else loss)
+                self._recent.append(row)
+            if not rows:
+                break
+        while True:
+            events, cut = self._events.read()
+            self._told = events if cut else self._told + events
+            if not events:
+                break
 
     def _phase(self, process: Process, since: float | None) -> Phase:
         if (self.directory / "result.json").exists():
