@@ -51,8 +51,8 @@ def send(directory: Path | str, names: Sequence[str], project: str = "areca") ->
                 raise
             except Exception as error:  # a library of others may raise anything
                 raise TrackerError(
-                    f"{name} does not take {run} ({type(error).__name__}: {one_line(error)}); the run has lost nothing, "
-                    "so give the command again once that is mended."
+                    f"{name} does not take {run} ({type(error).__name__}: {one_line(error)}); the run has lost "
+                    "nothing, so give the command again once that is mended."
                 ) from error
             at = follower.place.memory.get("at") or str(run / name)
             found.append({"run": str(run), "tracker": name, "rows": rows, "step": follower.sent, "at": at})
