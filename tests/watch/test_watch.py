@@ -86,7 +86,21 @@ def test_what_became_of_a_run(tmp_path, tiny_run):
         run = made(tmp_path / name, rows, events)
         old(run)
         assert RunWatch(run).look().phase == phase
-    assert RunWatch(made(tmp_path / "elsewhere", rows, [begun])).look().phase == "unseen"  # another host writes it
+    assert RunWatch(made(tmp_path / "no-lock", rows, [begun])).look().phase == "unseen"
+
+
+def test_a_run_of_another_machine_is_told_from_a_killed_one_by_its_lines(tmp_path):
+    run = made(tmp_path / "a", [row(1, 5.0)], [{"event": "start", "step": 0}])
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
+    (run / ".lock").write_text(gone.stdout)
+    watch = RunWatch(run)
+    assert watch.look().phase == watch.look().phase == "killed"
+    with (run / "metrics.jsonl").open("a") as f:
+        f.write(json.dumps(row(2, 4.0)) + "\n")
+    state = watch.look()
+    assert (state.phase, state.step) == ("unseen", 2)
+    assert watch.look().phase == "unseen"  # for a while
+    assert state.seconds_left is not None
 
 
 def test_a_process_that_died_is_not_alive_and_watching_takes_no_lock(tmp_path):

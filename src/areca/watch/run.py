@@ -65,11 +65,15 @@ class RunWatch:
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         self._told: list[dict[str, Any]] = []
         self._run: dict[str, Any] | None = None
+        self._gone = False  # at the last look there was no process
+        self._elsewhere = 0.0  # when it wrote all the same: it is not of this machine
 
     def look(self) -> RunState:
         """The state now."""
         process = holder(self.directory)
-        self._read()
+        if self._read() and self._gone and process.alive == "no":
+            self._elsewhere = time.monotonic()
+        self._gone = process.alive == "no"
         config = _table(self._run, "config")
         last = self._recent[-1] if self._recent else {}
         state = RunState(self.name, str(self.directory), "not begun", process)
@@ -88,7 +92,9 @@ class RunWatch:
         state.curve = list(self._losses)
         return state
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """Takes in what is new; whether there was any."""
+        new = False
         if self._run is None:
             with contextlib.suppress(ArecaError, OSError):
                 found = read_json(self.directory / RUN)
@@ -104,11 +110,13 @@ class RunWatch:
                 self._recent.append(row)
             if not rows:
                 break
+            new = True
         while True:
             events, cut = self._events.read()
             self._told = events if cut else self._told + events
             if not events:
-                break
+                return new
+            new = True
 
     def _phase(self, process: Process, since: float | None) -> Phase:
         if (self.directory / "result.json").exists():
@@ -122,7 +130,9 @@ class RunWatch:
             return "diverged"
         if last == "interrupt":
             return "stopped"
-        if process.alive == "unknown" or (since is not None and since < FRESH_SECONDS and process.pid is None):
+        fresh = since is not None and since < FRESH_SECONDS
+        seen = self._elsewhere and time.monotonic() - self._elsewhere < FRESH_SECONDS
+        if process.alive == "unknown" or (fresh and process.pid is None) or seen:
             return "unseen"
         return "killed"
 

@@ -16,7 +16,7 @@ PHASES = {
     "running": "running",
     "unseen": "being written by a process that can't be seen from here",
     "stopped": "stopped; `areca train --resume` goes on",
-    "killed": "its process is gone; `areca train --resume` goes on",
+    "killed": "its process is gone from this machine; `areca train --resume` goes on",
     "diverged": "stopped: it was not finite any more",
     "finished": "finished",
 }
