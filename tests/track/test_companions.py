@@ -18,9 +18,12 @@ from areca.config import (
     OptimizerConfig,
     ScheduleConfig,
     TrackConfig,
+    load,
     replace,
+    to_dict,
 )
 from areca.errors import ConfigError, Interrupted
+from areca.files import write_table
 from areca.track import companions
 from areca.track.trackers import TRACKERS
 from areca.train.loop import train
@@ -189,4 +192,17 @@ def test_what_can_not_be_tracked_is_refused_before_anything_is_written(tiny_stor
     monkeypatch.setitem(TRACKERS, "trackio", ("areca.track.trackio:Trackio", "no_such_library", "trackio"))
     with pytest.raises(ConfigError, match=r"^trackio is not installed; `pip install 'areca\[trackio\]'` has it"):
         train(config(tiny_store, "trackio"), tmp_path / "run")
+    nameless = tiny_config(tiny_store, track=TrackConfig(to=("tensorboard",), project=" "))
+    monkeypatch.setitem(TRACKERS, "tensorboard", ("", "json", "track"))
+    with pytest.raises(ConfigError, match=r"track\.project is empty text"):
+        train(nameless, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_table_of_a_configuration(tmp_path):
+    values = to_dict(tiny_config("store")) | {"track": {"to": ["wandb", "trackio"], "project": "palms"}}
+    write_table(tmp_path / "run.toml", values)
+    assert load(tmp_path / "run.toml").track == TrackConfig(to=("wandb", "trackio"), project="palms")
+    write_table(tmp_path / "run.toml", values | {"track": {"to": "wandb"}})
+    with pytest.raises(ConfigError, match=r"run\.toml\.track\.to must be a list, not 'wandb'"):
+        load(tmp_path / "run.toml")

@@ -229,7 +229,7 @@ def test_neither_paths_nor_secrets_are_sent():
 
 def test_two_processes_do_not_send_a_run_to_one_tracker(run):
     with Follower(run, "tensorboard", tracker=Fake()):
-        with pytest.raises(BusyError, match="being sent to tensorboard by another process"):
+        with pytest.raises(BusyError, match="first is being sent to tensorboard by another process already; wait"):
             Follower(run, "tensorboard", tracker=Fake())
         Follower(run, "trackio", tracker=Fake()).close()
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from areca.errors import CheckpointError, DataError
+from areca.errors import BusyError, CheckpointError, DataError
 from areca.files import read_json, take_lock, write_json
 from areca.track.rows import EVENTS, METRICS, RUN, Lines, digest, evaluation, numbers, settings
 from areca.track.trackers import Place, Tracker, open_tracker
@@ -33,7 +33,12 @@ class Follower:
         run = read_json(self.run_dir / RUN)
         if not isinstance(run, dict):
             raise DataError(f"{self.run_dir / RUN} is not the record of a run; restore it from a copy.")
-        self._lock = take_lock(self.run_dir / name, f"being sent to {name}")
+        try:
+            self._lock = take_lock(self.run_dir / name)
+        except BusyError:
+            raise BusyError(
+                f"{run_dir} is being sent to {name} by another process already; wait until it ends, or stop it."
+            ) from None
         try:
             self._state = self._remembered()
             self.place = Place(self.run_dir, project, self._state["memory"], self._state["step"])

@@ -92,7 +92,8 @@ def check(config: RunConfig, store: TokenStore) -> None:
     make_optimizer(config.optimizer, None)
     guard.check(config.guard)
     here()  # a place that is not known is refused before the run, not after it
-    trackers.check(config.track.to)
+    if trackers.check(config.track.to) and not config.track.project.strip():
+        raise ConfigError("track.project is empty text; leave it out or give a name.")
     noise.check(config)
     if config.islands.shards:
         from areca.train.islands import check as check_islands
