@@ -35,7 +35,10 @@ ROOMS: dict[str, set[str]] = {
     "laws": set(),
     "footprint": set(),
     "pathways": set(),
-    "train": {"model", "data", "pathways", "footprint"},
+    "track": set(),
+    "watch": {"track", "footprint"},
+    "doctor": {"footprint"},
+    "train": {"model", "data", "pathways", "footprint", "track"},
     "evals": {"model", "data"},
     "audit": {"model", "data"},
     "plan": {"laws", "model", "footprint"},
@@ -47,7 +50,7 @@ ROOMS["cli"] = set(ROOMS)
 # report reads files, nothing else: it must be able to draw what another version or another tool wrote.
 BASE_OF_ROOM = {"report": {"errors", "files", "counted", "lawjson"}}
 
-WITHOUT_JAX = ("chips", "counted", "data", "footprint", "report")
+WITHOUT_JAX = ("chips", "counted", "data", "footprint", "report", "track", "watch")
 HEAVY = ("jax", "numpy", "scipy", "pyarrow", "matplotlib", "grain", "orbax", "optax", "tokenizers", "torch")
 
 

@@ -143,6 +143,14 @@ class GuardConfig:
 
 
 @dataclass(frozen=True)
+class TrackConfig:
+    """Where the numbers of metrics.jsonl go as well (`areca.track`). No number of the run depends on it."""
+
+    to: tuple[str, ...] = ()  # "tensorboard", "wandb", "trackio"
+    project: str = "areca"  # that the run is in there
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """One training run."""
 
@@ -162,6 +170,7 @@ class RunConfig:
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)
     noise_parts: int = 0  # equal parts of a batch to measure the gradient noise scale from, summed in order; 0: not
     threads: int = 0  # XLA's threads on the CPU, part of the numbers; 0: one for each core
+    track: TrackConfig = field(default_factory=TrackConfig)
 
     @property
     def devices(self) -> int:
@@ -174,8 +183,8 @@ class RunConfig:
         return self.devices if self.islands.on == "devices" else self.devices // self.islands.count
 
     def fingerprint(self) -> str:
-        """SHA-256 of the resolved configuration."""
-        return sha256_json(to_dict(self))
+        """SHA-256 of the resolved configuration, but for where it is tracked."""
+        return sha256_json({name: value for name, value in to_dict(self).items() if name != "track"})
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -282,6 +291,6 @@ def shown(value: Any) -> str:
 
 __all__ = [
     "BatchConfig", "CheckpointConfig", "DataConfig", "EvalConfig", "GuardConfig", "IslandsConfig", "ModelConfig",
-    "OptimizerConfig", "ParallelConfig", "PipelineConfig", "RunConfig", "ScheduleConfig", "check_seed", "differences",
-    "from_dict", "load", "read_table", "replace", "shown", "to_dict",
+    "OptimizerConfig", "ParallelConfig", "PipelineConfig", "RunConfig", "ScheduleConfig", "TrackConfig", "check_seed",
+    "differences", "from_dict", "load", "read_table", "replace", "shown", "to_dict",
 ]  # fmt: skip

@@ -30,7 +30,10 @@ VERBS: dict[str, str] = {
     "footprint": "energy and carbon of a run, a study, a plan or a published run",
     "islands": "what a step over islands is made of, and how many segments pay",
     "trace": "what islands did in recorded steps, and what the steps waited for",
+    "watch": "a live view of a run or a ladder in the terminal",
+    "track": "send a run's numbers to TensorBoard, W&B or trackio",
     "report": "one HTML page from run directories",
+    "doctor": "what this machine has and can do, and what would go wrong",
 }
 
 

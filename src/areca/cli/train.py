@@ -27,6 +27,7 @@ def train(
     stages: int | None = None,
     microbatches: int | None = None,
     schedule: str | None = None,
+    track: tuple[str, ...] = (),
     json: bool = False,
     given: dict[str, str] | None = None,
 ) -> int:
@@ -64,6 +65,8 @@ def train(
             optimizer only. No number depends on it, so a run may go on with --resume on another number of stages.
         microbatches: equal parts of a batch that go through the stages one after another; the numbers depend on it.
         schedule: 1f1b, a microbatch goes back as soon as it can, or gpipe, all go forward first: the same numbers.
+        track: send the numbers to tensorboard, wandb, trackio (several may be given) as well, in place of [track] of
+            the configuration; `areca track` sends those of an older run. What fails there does not touch the run.
         json: print the result for machines.
     """
     from areca.cli.progress import run_progress, say
@@ -96,6 +99,8 @@ def train(
     asked = {"stages": stages, "microbatches": microbatches, "schedule": schedule}
     asked = {name: value for name, value in asked.items() if value is not None}
     settings = replace(settings, pipeline=replace(settings.pipeline, **asked))
+    if track:
+        settings = replace(settings, track=replace(settings.track, to=track))
     if islands_on is not None:
         settings = replace(settings, islands=replace(settings.islands, on=kind_of(islands_on)))
     how = "auto" if auto_resume else "must" if resume else "never"

@@ -298,7 +298,7 @@ def _changed(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 def _settings(config: dict[str, Any]) -> dict[str, Any]:
     """A run's settings that its numbers depend on, those that an older ladder did not have yet at their defaults."""
     filled = to_dict(from_dict({**config, "data": {"store": ""}}))
-    kept = {name: value for name, value in filled.items() if name not in ("data", "checkpoint")}
+    kept = {name: value for name, value in filled.items() if name not in ("data", "checkpoint", "track")}
     kept["islands"] = {name: value for name, value in kept["islands"].items() if name not in NO_BIT}
     return kept
 

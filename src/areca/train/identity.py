@@ -13,6 +13,7 @@ from areca.files import read_json
 from areca.footprint.regions import here
 from areca.model.counts import attention_flops_per_token, count_params, exact_flops_per_token
 from areca.pathways import schedules as schedules_of_stages
+from areca.track import trackers
 from areca.train import guard, schedules
 from areca.train.checkpoint import Checkpoints
 from areca.train.record import read_events, read_run_json, unstarted
@@ -93,6 +94,8 @@ def check(config: RunConfig, store: TokenStore) -> None:
     make_optimizer(config.optimizer, None)
     guard.check(config.guard)
     here()  # a place that is not known is refused before the run, not after it
+    if trackers.check(config.track.to) and not config.track.project.strip():
+        raise ConfigError("track.project is empty text; leave it out or give a name.")
     noise.check(config)
     if config.islands.shards:
         from areca.train.islands import check as check_islands
@@ -181,7 +184,9 @@ def look(run_dir: Path, wanted: dict[str, Any], resume: Resume, say: Callable[[s
     # Where the store lies doesn't matter, what it holds does; so with the parameters that it began from (`start`).
     for one in (old, wanted):
         one["config"]["data"]["store"] = one["store"]["path"]
-    places = ("data.store:", "init_from:") if old.get("start") and wanted.get("start") else ("data.store:",)
+    places = ("data.store:", "track.")
+    if old.get("start") and wanted.get("start"):
+        places = (*places, "init_from:")
     changed = [d for d in differences(old["config"], wanted["config"]) if not d.startswith(places)]
     mesh = [d for d in changed if d.startswith("parallel.")]
     carried = [d for d in changed if d.startswith(CARRIED)]

@@ -27,6 +27,7 @@ from areca.footprint.planned import per_1000_tokens
 from areca.footprint.regions import here
 from areca.footprint.sessions import Watch, expected_power, sessions_of, start_meter
 from areca.model.counts import count_params
+from areca.track.companions import Companions
 from areca.train import guard, rewinds, schedules
 from areca.train.checkpoint import Checkpoints
 from areca.train.identity import (
@@ -128,9 +129,12 @@ def train(
     ):
         run.tracing = Tracing(trace_steps, run) if trace_steps else None
         run.begin(from_step, say)
+        run.track(say)
         with profiled(profile_steps, run_dir) as run.profiling:
             run.loop(stop, listener, say)
         result = run.finish(labels or {})
+        if run.companions is not None:
+            run.companions.end()
     for watch in (run.tracing, run.profiling):
         if watch is not None:
             say(watch.said())
@@ -175,6 +179,7 @@ class _Run:
     meter: "Meter | None" = None
     tracing: Tracing | None = None
     profiling: Profiling | None = None
+    companions: Companions | None = None
 
     def __init__(
         self,
@@ -206,9 +211,17 @@ class _Run:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self.companions is not None:
+            self.companions.release()
         if self.meter is not None:
             self.meter.close()
         self.checkpoints.close()
+
+    def track(self, say: Say) -> None:
+        """Has the trackers that were asked for follow the run, each from a process of its own."""
+        to = self.config.track
+        if to.to:
+            self.companions = Companions(to.to, self.run_dir, to.project, self.record.append_event, say)
 
     def begin(self, from_step: int | None, say: Say) -> None:
         """Compiles, then makes the first state or restores one, and brings the record to that step."""
@@ -493,6 +506,8 @@ class _Run:
         self.steady = True
         self.saves.step(row)
         self.record.append_metrics(row)
+        if self.companions is not None:
+            self.companions.look()
         self._judge(row)
         # Several steps may be read at once, so what a person sees is a running mean; the lines keep each step's own.
         slow = 1.0 / speed

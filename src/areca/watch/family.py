@@ -1,0 +1,65 @@
+"""A ladder, a quickstart or any directory of runs at this moment: each run, begun or not."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+from areca.errors import ArecaError
+from areca.files import read_json
+from areca.track.rows import EVENTS, METRICS, RUN
+from areca.watch.process import holder
+from areca.watch.run import RunState, RunWatch
+
+LADDER, QUICKSTART = "ladder.json", "quickstart.json"
+
+
+class FamilyWatch:
+    """Reads the runs of a directory again and again; runs that begin meanwhile are taken in."""
+
+    def __init__(self, directory: Path | str) -> None:
+        self.directory = Path(directory)
+        self._watches: dict[Path, RunWatch] = {}
+
+    def look(self) -> list[RunState]:
+        """The state of every run now, in the ladder's order, others by name."""
+        for path, name in members(self.directory).items():
+            self._watches.setdefault(path, RunWatch(path, name))
+        return [watch.look() for watch in self._watches.values()]
+
+    def alive(self) -> bool:
+        """Whether a process holds the directory itself, as a ladder does."""
+        return any(holder(d).alive == "yes" for d in (self.directory, self.directory / "ladder"))
+
+
+def is_family(directory: Path) -> bool:
+    """Whether a directory holds runs and is none itself."""
+    if any((directory / name).is_file() for name in (RUN, METRICS, EVENTS)):
+        return False
+    return bool(members(directory))
+
+
+def members(directory: Path) -> dict[Path, str]:
+    """{run directory: name}: those of a ladder or a quickstart, or the runs directly below or in `runs`."""
+    if (directory / QUICKSTART).is_file() or (directory / "ladder" / LADDER).is_file():
+        found = {p: f"ladder/{n}" for p, n in _of_ladder(directory / "ladder").items()}
+        verify = directory / "verify"
+        return found | ({verify: "verify"} if (verify / RUN).is_file() else {})
+    if (directory / LADDER).is_file():
+        return _of_ladder(directory)
+    found = {}
+    for parent in (directory, directory / "runs"):
+        with contextlib.suppress(OSError):
+            found |= {p: p.name for p in sorted(parent.iterdir()) if (p / RUN).is_file()}
+    return found
+
+
+def _of_ladder(directory: Path) -> dict[Path, str]:
+    ladder: Any = {}
+    with contextlib.suppress(ArecaError, OSError):
+        ladder = read_json(directory / LADDER)
+    runs = ladder.get("runs") if isinstance(ladder, dict) else None
+    found = {}
+    for run in runs if isinstance(runs, list) else []:
+        if isinstance(run, dict) and isinstance(run.get("name"), str):
+            found[directory / str(run.get("path") or f"runs/{run['name']}")] = run["name"]
+    return found
