@@ -182,10 +182,12 @@ def test_lengths_of_segments_are_part_of_a_run_and_the_same_to_rounding(tiny_sto
     train(config, tmp_path / "run")
     said = read_json(tmp_path / "run" / "run.json")["config"]["islands"]
     assert (said["segments"], said["lengths"]) == (2, [1, 1])
-    with pytest.raises(ConfigError, match="lengths"):
-        train(replace(config, islands=IslandsConfig(2, 2, lengths=(2,))), tmp_path / "run", resume=True)
+    with pytest.raises(CheckpointError, match=r"islands.lengths: \[1, 1\] -> \[2\]"):
+        train(replace(config, islands=IslandsConfig(2, 2, lengths=(2,))), tmp_path / "run", resume="must")
+    with pytest.raises(ConfigError, match=r"segments is 1 and islands.lengths has 2 segments, \[1, 1\]; leave one"):
+        train(replace(config, islands=IslandsConfig(2, 2, segments=1, lengths=(1, 1))), tmp_path / "other")
     # What is not said is as it was begun.
-    train(replace(config, islands=IslandsConfig(1)), tmp_path / "run", resume=True)
+    train(replace(config, islands=IslandsConfig(1)), tmp_path / "run", resume="must")
     with pytest.raises(ConfigError, match=r"islands.lengths is \[2, 1\], for 2 segments of a model of 2 layers"):
         train(replace(config, islands=IslandsConfig(2, 2, lengths=(2, 1))), tmp_path / "other")
     assert not (tmp_path / "other").exists()

@@ -202,6 +202,15 @@ def test_a_run_goes_on_with_the_same_bits_on_another_number_of_stages(tiny_store
         ({"pipeline": PipelineConfig(2, 4, "zb")}, "pipeline.schedule is 'zb'; choose one of '1f1b', 'gpipe'"),
         ({"pipeline": PipelineConfig(2, 4), "islands": IslandsConfig(2)}, "a stage of a pipeline is on one island"),
         ({"pipeline": PipelineConfig(2, 4), "islands": IslandsConfig(digest_every=0)}, "islands.digest_every is 0"),
+        (
+            {"pipeline": PipelineConfig(2, 4), "islands": IslandsConfig(2)},
+            "count is 2, but .*; set islands.count to 1",
+        ),
+        (
+            {"pipeline": PipelineConfig(2, 4), "islands": IslandsConfig(1, 2)},
+            "shards is 2, but .*; set islands.shards",
+        ),
+        ({"pipeline": PipelineConfig(2, 4), "islands": IslandsConfig(on="processes")}, "islands.on is 'processes' and"),
         ({"pipeline": PipelineConfig(2, 4), "noise_parts": 2}, "noise scale is not measured in a pipeline"),
         ({"pipeline": PipelineConfig(2, 4), "parallel": ParallelConfig(1, 1, "selective")}, "remat is 'selective'"),
         ({"pipeline": PipelineConfig(2, 4), "parallel": ParallelConfig(2, 1)}, "a microbatch of batch.ramp is 1 seq"),

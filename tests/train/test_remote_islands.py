@@ -15,7 +15,7 @@ import pytest
 
 from areca.config import IslandsConfig, ParallelConfig
 from areca.errors import ConfigError, TrainingError
-from areca.pathways import fleet, processes
+from areca.pathways import fleet, processes, rays
 from areca.train import islands_run
 from areca.train.islands import OverIslands, check, setting_of
 from areca.train.loop import train
@@ -166,7 +166,7 @@ def test_a_run_ends_when_its_steps_are_taken_whatever_is_still_coming_up(long_ru
         (replace(TWO, chunk_mb=1e-9), "islands.chunk_mb is 1e-09; choose from 0.001"),
         (IslandsConfig(99, 99, on="processes"), "islands.count is 99 and a batch has 4 sequences"),
         (replace(TWO, flows=0), "islands.flows is 0; choose from 1 to 64"),
-        (replace(TWO, deadline=-1.0), "islands.deadline is -1.0; give seconds, at least 1"),
+        (replace(TWO, deadline=-1.0), "islands.deadline is -1.0; give seconds, from 1 to"),
         (replace(TWO, processes=2), "islands.processes is 2, and an island of 1 x 1 devices can't be shared evenly"),
         (IslandsConfig(2, 2, processes=2), "islands.processes is 2, and islands on devices are of this process"),
     ],
@@ -245,3 +245,15 @@ def test_a_cluster_that_is_too_small_is_refused(tiny_store, tmp_path, cluster):
     ):
         train(tiny_config(tiny_store, islands=IslandsConfig(4, 4, on="ray")), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
+def test_an_address_where_no_cluster_listens_is_refused_at_once(monkeypatch, address):
+    # Ray itself tries again for minutes.
+    ray = pytest.importorskip("ray", reason="Ray is not installed (areca[ray])")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    started = time.monotonic()
+    with pytest.raises(ConfigError, match=f"answers at RAY_ADDRESS={address}: Connection refused; start"):
+        rays.connect()
+    assert time.monotonic() - started < 10

@@ -107,7 +107,7 @@ def test_steps_that_a_run_can_not_record_are_refused(tiny_store, tmp_path, capsy
     (tmp_path / "run.json").write_text(json.dumps(to_dict(tiny_config(tiny_store))))
     command = ["train", str(tmp_path / "run.json"), "--out", str(tmp_path / "out"), "--trace-steps"]
     assert main([*command, "2:3"]) == 2
-    assert "records what islands do; give --islands 2" in capsys.readouterr().err
+    assert "records what islands do, not one program or a pipeline; give --islands 2" in capsys.readouterr().err
     assert main([*command, "2:30", "--islands", "2"]) == 2
     assert "goes to step 30 and the run has 12; name earlier ones" in capsys.readouterr().err
     assert main([*command, "2:x", "--islands", "2"]) == 2

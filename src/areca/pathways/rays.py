@@ -10,6 +10,7 @@ import itertools
 import logging
 import os
 import queue
+import socket
 import sys
 import threading
 import time
@@ -35,12 +36,27 @@ def connect() -> Any:
         ) from None
     if not ray.is_initialized():
         address = os.environ.get("RAY_ADDRESS")
+        _listens(address)
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=None)
         except (ConnectionError, RuntimeError, ValueError) as error:
             said = (str(error).strip().splitlines() or [""])[0]
             raise ConfigError(f"no Ray cluster answers at RAY_ADDRESS={address or ''}: {said}") from None
     return ray
+
+
+def _listens(address: str | None) -> None:
+    """ConfigError where nothing listens at the address of a cluster: Ray itself tries again for minutes."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not (colon and port.isdigit()):  # none, "auto" or "local": Ray's to say
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(
+            f"no Ray cluster answers at RAY_ADDRESS={address}: {why}; start one there, or unset RAY_ADDRESS."
+        ) from None
 
 
 def start(count: int, setting: Setting) -> list[Any]:
@@ -59,7 +75,8 @@ def check(count: int, setting: Setting) -> None:
             what = f"{each:g} {name}{'s' if each != 1 else ''} for each process"
             raise ConfigError(
                 f"islands.count is {count}, which needs {need:g} {name}s ({what}), and the Ray cluster has "
-                f"{have.get(name, 0):g}; ask for fewer islands or add nodes."
+                f"{have.get(name, 0):g}; ask for fewer islands, fewer threads or more "
+                "nodes."
             )
 
 

@@ -27,7 +27,7 @@ def shard_size(batch: int, shards: int) -> int:
     if shards < 1 or batch % shards:
         raise ConfigError(
             f"islands.shards is {shards}, which does not cut a batch of {batch} sequences into equal shards; choose "
-            "one that does."
+            "one that does (it is islands.count where it is not set)."
         )
     return batch // shards
 

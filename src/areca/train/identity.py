@@ -37,6 +37,11 @@ def with_islands(config: RunConfig) -> RunConfig:
     shards = i.shards or (i.count if i.count > 1 else 0)
     if not shards:
         return config
+    if i.lengths and i.segments not in (0, len(i.lengths)):
+        raise ConfigError(
+            f"islands.segments is {i.segments} and islands.lengths has {len(i.lengths)} segments, {list(i.lengths)}; "
+            "leave one of the two out."
+        )
     segments = i.segments or len(i.lengths) or min(SEGMENTS, config.model.n_layers)
     parallel = config.parallel if config.parallel.remat != "none" else replace(config.parallel, remat="block")
     return replace(config, islands=replace(i, shards=shards, segments=segments), parallel=parallel)
@@ -56,10 +61,18 @@ def with_pipeline(config: RunConfig) -> RunConfig:
     schedules_of_stages.check(p.schedule)
     if not p.microbatches:
         return config
-    if config.islands.shards:
+    i = config.islands
+    if i.shards:
+        many = f"islands.count is {i.count}" if i.count > 1 else f"islands.shards is {i.shards}"
+        out = "islands.count to 1 and islands.shards to 0" if i.count > 1 else "islands.shards to 0"
         raise ConfigError(
-            f"pipeline.microbatches is {p.microbatches} and islands.shards is {config.islands.shards}, but a stage of "
-            "a pipeline is on one island; set one of the two to 0."
+            f"pipeline.microbatches is {p.microbatches} and {many}, but a stage of a pipeline is on one island; "
+            f"set {out}, or pipeline.microbatches to 0."
+        )
+    if i.on != "devices":
+        raise ConfigError(
+            f"islands.on is {i.on!r} and pipeline.microbatches is {p.microbatches}, but a pipeline's stages are "
+            "devices of this process; set islands.on to devices."
         )
     if config.parallel.remat != "none":
         return config
@@ -74,9 +87,9 @@ def as_before(config: RunConfig, run_dir: Path) -> RunConfig:
     if not (run_dir / "run.json").exists():
         return config
     old = read_run_json(run_dir)["config"].get("islands") or {}
-    given = {name: old.get(name, 0) for name in ("shards", "segments") if not getattr(config.islands, name)}
-    if "segments" in given and not config.islands.lengths:
-        given["lengths"] = tuple(old.get("lengths", ()))
+    given = {} if config.islands.shards else {"shards": old.get("shards", 0)}
+    if not (config.islands.segments or config.islands.lengths):
+        given |= {"segments": old.get("segments", 0), "lengths": tuple(old.get("lengths", ()))}
     return replace(config, islands=replace(config.islands, **given))
 
 

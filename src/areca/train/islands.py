@@ -45,7 +45,10 @@ def check(config: RunConfig) -> None:
             f"islands.shards is {i.shards} and there are {i.count} islands; each needs at least one shard of the batch."
         )
     if config.noise_parts:
-        raise ConfigError("the gradient noise scale is not measured over islands; set islands.shards to 0 for it.")
+        raise ConfigError(
+            "the gradient noise scale is not measured over islands; for it train on one, with islands.count 1 and "
+            "islands.shards 0."
+        )
     if config.batch.accumulate > 1:
         raise ConfigError(
             f"batch.accumulate is {config.batch.accumulate}, and over islands each computes its shards one after "
@@ -78,7 +81,7 @@ def setting_of(config: RunConfig) -> Setting:
     """How the processes of a run's islands are started."""
     i = config.islands
     if not 1 <= i.deadline < 1e6:
-        raise ConfigError(f"islands.deadline is {i.deadline}; give seconds, at least 1.")
+        raise ConfigError(f"islands.deadline is {i.deadline}; give seconds, from 1 to 1,000,000.")
     if not 1e-3 <= i.chunk_mb <= 1024:
         raise ConfigError(f"islands.chunk_mb is {i.chunk_mb}; choose from 0.001 to 1024.")
     layout = layout_of(config)

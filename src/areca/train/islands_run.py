@@ -30,6 +30,7 @@ class IslandsRun(_Run):
         super().__init__(*args)
         self.tenant = tenant
         self.returning: list[Returning] = []
+        self.say: Say = lambda _: None
 
     def _program(self, batch: int, layout: Layout, mesh: Any) -> Any:
         if self.over is None:
@@ -84,11 +85,20 @@ class IslandsRun(_Run):
                     self.record.write_run_json(self.identity)
                 if left == 1:
                     raise
-                self.record.append_event("island_lost", step=0, island="", why=str(error), discarded=0, left=[])
+                lost = ", ".join(
+                    i.name for i in (self.over.islands if self.over else ()) if i.remote and i.error is not None
+                )
+                self.record.append_event("island_lost", step=0, island=lost, why=str(error), discarded=0, left=[])
+                self.say(f"{self.run_dir}: {error} It was before the first step; all islands are started again.")
                 over, self.over = self.over, None
                 if over is not None:
                     over.close()
         raise AssertionError("unreachable")
+
+    def begin(self, from_step: int | None, say: Say) -> None:
+        """As of any run; what happens to islands before the first step is said."""
+        self.say = say
+        super().begin(from_step, say)
 
     def _go_on_without(self, error: IslandError, say: Say) -> None:
         """Discards what the islands that are left have not ended, and gives them the lost one's shards."""

@@ -37,7 +37,10 @@ def parse_steps(text: str, option: str = "--trace-steps") -> Windows:
 def check(windows: Windows, shards: int, steps: int) -> None:
     """ConfigError for steps that a run of so many can't record; a run of one program (no `shards`) has no islands."""
     if windows and not shards:
-        raise ConfigError("--trace-steps records what islands do; give --islands 2, or islands.shards for one island.")
+        raise ConfigError(
+            "--trace-steps records what islands do, not one program or a pipeline; give --islands 2, or islands.shards "
+            "for one island, or profile the steps with --profile-steps."
+        )
     if windows and windows[-1][1] > steps:
         raise ConfigError(
             f"--trace-steps goes to step {windows[-1][1]:,} and the run has {steps:,}; name earlier ones."
