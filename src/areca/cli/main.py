@@ -25,6 +25,7 @@ VERBS: dict[str, str] = {
     "count": "parameters, FLOPs and MFU of a model",
     "dryrun": "will it fit: a training step compiled for any mesh, without the chips",
     "generate": "sample text from a checkpoint",
+    "serve": "a checkpoint behind OpenAI's completions API",
     "footprint": "energy and carbon of a run, a study, a plan or a published run",
     "islands": "what a step over islands is made of, and how many segments pay",
     "trace": "what islands did in recorded steps, and what the steps waited for",
