@@ -132,44 +132,54 @@ def test_texts_in_a_crowd_are_those_alone(server):
     assert crowd == alone
 
 
+@pytest.fixture(scope="module")
+def narrow(tiny_run: Path):
+    """A server that draws one text at a time, so that others wait."""
+    server = start(tiny_run, "--batch", "1", "--queue", "64", "--drain", "20")
+    yield server
+    end(server)
+
+
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_leaves_is_not_worked_for(server, stream):
-    before = server.health()
-    data = json.dumps(GOOD | {"n": 128, "max_tokens": 12, "stream": stream})
-    host, port = server.url.removeprefix("http://").split(":")
+def test_a_client_that_leaves_is_not_worked_for(narrow, stream):
+    before = narrow.health()
+    data = json.dumps(GOOD | {"n": 64, "max_tokens": 12, "stream": stream})
+    host, port = narrow.url.removeprefix("http://").split(":")
     head = ["POST /v1/completions HTTP/1.1", f"Host: {host}", "Content-Type: application/json"]
     head += [f"Content-Length: {len(data)}", "", data]
     with socket.create_connection((host, int(port))) as gone:
         gone.sendall("\r\n".join(head).encode())
-        time.sleep(0.02)
+        while not narrow.health()["running"]:
+            pass
     deadline = time.monotonic() + 20
-    while (now := server.health())["running"] + now["waiting"]:
+    while (now := narrow.health())["running"] + now["waiting"]:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert now["cancelled"] > before["cancelled"]
 
 
-def test_a_full_queue_says_when_to_come_back_and_a_signal_lets_texts_end(tiny_run: Path):
-    server = start(tiny_run, "--batch", "1", "--queue", "2", "--drain", "20")
-    try:
-        status, headers, error = server.post(GOOD | {"n": 3})
-        assert (status, headers["retry-after"]) == (429, "1")
-        assert error["error"]["code"] == "queue_full"
-        with ThreadPoolExecutor(2) as pool:
-            asked = [pool.submit(server.post, GOOD | {"n": 2, "max_tokens": 12})]
-            while not server.health()["running"]:
-                time.sleep(0.001)
-            server.process.send_signal(signal.SIGTERM)
-            status, _, answer = asked[0].result()
-        assert status == 200
-        assert [c["finish_reason"] for c in answer["choices"]] != [None, None]
-        said = end(server)
-        assert server.process.returncode == 0
-        assert "stopping" in said
-        assert "2 texts" in said
-        assert "per 1,000 tokens" in said
-    finally:
-        server.process.kill()
+def test_a_full_queue_says_when_to_come_back(narrow):
+    status, headers, error = narrow.post(GOOD | {"n": 65})
+    assert (status, headers["retry-after"]) == (429, "1")
+    assert error["error"]["type"] == "rate_limit_error"
+    assert error["error"]["code"] == "queue_full"
+
+
+def test_a_signal_lets_texts_end_and_then_ends_the_server(tiny_run: Path):
+    server = start(tiny_run, "--batch", "1")
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(server.post, GOOD | {"n": 64, "max_tokens": 12})
+        while not server.health()["running"]:
+            pass
+        server.process.send_signal(signal.SIGTERM)
+        status, _, answer = asked.result()
+    assert status == 200
+    assert {c["finish_reason"] for c in answer["choices"]} <= {"stop", "length"}
+    said = end(server)
+    assert server.process.returncode == 0
+    assert "texts have 30 s to end." in said
+    assert "64 texts" in said
+    assert "per 1,000 tokens" in said
 
 
 def test_it_listens_on_the_loopback_address(server):

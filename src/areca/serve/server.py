@@ -3,7 +3,6 @@
 import contextlib
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -126,15 +125,16 @@ def _listen(
 
 def _socket(host: str, port: int) -> socket.socket:
     """A listening socket, taken before the model is loaded; ConfigError if it can't be had."""
+    listening = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, protocol)
-        if sys.platform != "win32":
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
         listening.listen(1024)
-        listening.set_inheritable(True)
     except OSError as error:
+        if listening is not None:
+            listening.close()
         raise ConfigError(
             f"{host}:{port} can't be listened on ({error.strerror or error}); give another --host or --port."
         ) from None
