@@ -36,7 +36,9 @@ def _raise(error: BaseException):
 
 def test_the_verbs_are_these(capsys):
     # Frozen: a verb that is added, renamed or lost changes what users type.
-    verbs = "quickstart corpus tokenizer train ladder fit plan design count dryrun generate footprint islands trace"
+    verbs = (
+        "quickstart corpus tokenizer train ladder fit plan design count dryrun generate serve footprint islands trace"
+    )
     assert " ".join(VERBS) == f"{verbs} report"
     assert main([]) == 0
     overview = capsys.readouterr().out

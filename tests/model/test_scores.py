@@ -6,6 +6,7 @@ import math
 import jax
 import numpy as np
 import pytest
+import scipy.special
 
 from areca.errors import ConfigError
 from areca.model import decoder
@@ -30,9 +31,12 @@ def _text(length: int, seed: int) -> list[int]:
 def test_scores_are_those_of_each_text_alone(params):
     texts = [(_text(n, n), _text(m, m + 100)) for n, m in ((1, 1), (3, 9), (20, 2), (30, 18), (1, 47), (5, 0))]
     found = scores(CONFIG, params, texts, context=CONTEXT)
+    logits = jax.jit(lambda ids: decoder.logits(CONFIG, params, ids))
     for (before, after), got in zip(texts, found, strict=True):
-        ids = np.array([*before, *after], np.int32)
-        row = np.asarray(jax.nn.log_softmax(decoder.logits(CONFIG, params, ids[None]), axis=-1))[0]
+        ids = np.array([*before, *after])
+        padded = np.zeros((1, CONTEXT + 1), np.int32)
+        padded[0, : len(ids)] = ids
+        row = scipy.special.log_softmax(np.asarray(logits(padded))[0], axis=-1)
         at = range(len(before) - 1, len(ids) - 1)
         np.testing.assert_allclose(got.tokens, [row[i, ids[i + 1]] for i in at], atol=1e-5)
         assert got.greedy == [int(row[i].argmax()) == ids[i + 1] for i in at]

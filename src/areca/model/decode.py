@@ -149,31 +149,27 @@ def cache_bytes(config: ModelConfig, lanes: int, length: int) -> int:
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def prefill(
-    config: ModelConfig, weights: Weights, cache: Cache, tokens_RT: Int[Array, "R T"], lane_R: Int[Array, "R"]
+    config: ModelConfig, weights: Weights, cache: Cache, tokens_T: Int[Array, "T"], lane: Int[Array, ""]
 ) -> Cache:
-    """The cache with the first T positions of lanes `lane_R` read from the texts, padded on the right.
+    """The cache with the first T positions (at most S) of a lane read from a text that is padded on the right.
 
-    T is at most S. A lane named twice must be given the same text twice.
+    One text at a time: a text's numbers then depend on its own length alone, and on the CPU several at once are no
+    faster.
     """
     c = config.resolved()
-    x_RTD = _embed(weights, tokens_RT, jnp.arange(tokens_RT.shape[1])[None])
-    angles = decoder.angles_at(c, tokens_RT.shape[1])
+    T = tokens_T.shape[0]
+    x_BTD = _embed(weights, tokens_T[None], jnp.arange(T)[None])
+    angles = decoder.angles_at(c, T)
     keys, values = [], []
     for p, key_BSGK, value_BSGK in zip(weights.layers, cache.key, cache.value, strict=True):
 
         def attend(q: Array, k: Array, v: Array, old_k: Array = key_BSGK, old_v: Array = value_BSGK) -> Array:
-            keys.append(_put(old_k, k, lane_R))
-            values.append(_put(old_v, v, lane_R))
+            keys.append(jax.lax.dynamic_update_slice(old_k, k, (lane, 0, 0, 0)))
+            values.append(jax.lax.dynamic_update_slice(old_v, v, (lane, 0, 0, 0)))
             return attention(q, k, v)
 
-        x_RTD = _block(c, p, x_RTD, angles, attend)
+        x_BTD = _block(c, p, x_BTD, angles, attend)
     return Cache(tuple(keys), tuple(values))
-
-
-def _put(old_BSGK: Array, new_RTGK: Array, lane_R: Array) -> Array:
-    for i in range(new_RTGK.shape[0]):
-        old_BSGK = jax.lax.dynamic_update_slice(old_BSGK, new_RTGK[i : i + 1], (lane_R[i], 0, 0, 0))
-    return old_BSGK
 
 
 @functools.partial(jax.jit, static_argnums=(0, 5, 6), donate_argnums=2)

@@ -17,7 +17,6 @@ from areca.model.sampling import Sampling, Settings, text_key
 
 SHORTEST = 64  # positions of the smallest cache; longer ones are twice as long as the next, up to the context
 DEFAULT = Sampling()
-ROWS = (1, 4, 16)  # texts that are read by one program
 
 
 @dataclass(frozen=True)
@@ -129,9 +128,7 @@ class Batch:
             )
             np.asarray(out.token)
         for length in sorted({self._padded(n - 1) for n in prompts if n > 1}):
-            for rows, fewer in zip(ROWS, (0, *ROWS), strict=False):
-                if fewer < len(self._texts):
-                    self._prefill(np.zeros((rows, length), np.int32), np.zeros(rows, np.int32))
+            self._prefill(np.zeros(length, np.int32), 0)
         text_key(np.uint32(0), np.uint32(0)).block_until_ready()
 
     def _text(self, lane: int) -> _Text:
@@ -162,28 +159,19 @@ class Batch:
 
     def _fill(self, lanes: list[int], again: bool = False) -> None:
         """Reads all but the last token of these lanes' texts; `again` for those that have filled the context."""
-        groups: dict[int, list[int]] = {}
         for i in lanes:
             text = self._text(i)
             if again:
                 if not text.left:
                     continue
                 text.first = len(text.ids) - max(1, self.context // 2)
-            if (length := len(text.ids) - text.first - 1) > 0:
-                groups.setdefault(self._padded(length), []).append(i)
-        for length, members in groups.items():
-            for group in _cut(members, ROWS[-1]):
-                rows = next(r for r in ROWS if r >= len(group))
-                tokens_RT = np.zeros((rows, length), np.int32)
-                lane_R = np.array([group[min(i, len(group) - 1)] for i in range(rows)], np.int32)
-                for row, lane in zip(tokens_RT, lane_R, strict=True):
-                    text = self._text(int(lane))
-                    ids = text.ids[text.first : -1]
-                    row[: len(ids)] = ids
-                self._prefill(tokens_RT, lane_R)
+            if read := text.ids[text.first : -1]:
+                padded_T = np.zeros(self._padded(len(read)), np.int32)
+                padded_T[: len(read)] = read
+                self._prefill(padded_T, i)
 
-    def _prefill(self, tokens_RT: np.ndarray, lane_R: np.ndarray) -> None:
-        self._cache = decode.prefill(self._config, self._weights, self._cache, tokens_RT, lane_R)
+    def _prefill(self, tokens_T: np.ndarray, lane: int) -> None:
+        self._cache = decode.prefill(self._config, self._weights, self._cache, tokens_T, np.int32(lane))
 
     def _padded(self, length: int) -> int:
         return min(bucket(length, self.context, 16), self.positions)
@@ -268,10 +256,6 @@ def check_prompts(prompts: Sequence[Sequence[int]], tokens: int, context: int, v
             )
         if not all(0 <= t < vocabulary for t in prompt):
             raise ConfigError(f"the prompt has a token outside of the model's vocabulary of {vocabulary}.")
-
-
-def _cut(members: list[int], size: int) -> list[list[int]]:
-    return [members[i : i + size] for i in range(0, len(members), size)]
 
 
 def _host(array: object) -> np.ndarray | None:
