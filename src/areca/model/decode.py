@@ -10,7 +10,7 @@ choice inside the program. The bookkeeping of lanes is in `areca.model.lanes`.
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -283,7 +283,7 @@ def _product(x_BTX: Array, kernel_XY: Array, bias_Y: Array | None) -> Array:
 
 
 def _attended(
-    c: ModelConfig, qkv: list[Array], angles: decoder.Angles, attend: Callable[[Array, Array, Array], Array]
+    c: ModelConfig, qkv: Sequence[Array], angles: decoder.Angles, attend: Callable[[Array, Array, Array], Array]
 ) -> Array:
     B, T, _ = qkv[0].shape
     q_BTHK, k_BTGK, v_BTGK = (x.reshape(B, T, -1, c.head_dim) for x in qkv)
@@ -293,7 +293,7 @@ def _attended(
     return attend(q_BTHK, k_BTGK, v_BTGK).reshape(B, T, -1)
 
 
-def _activated(inputs: list[Array]) -> Array:
+def _activated(inputs: Sequence[Array]) -> Array:
     return jax.nn.silu(inputs[0]) * inputs[1] if len(inputs) == 2 else jax.nn.gelu(inputs[0])
 
 

@@ -138,7 +138,7 @@ async def _refused(_: HttpRequest, refused: Exception) -> Response:
 
 async def _http(http: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    says = {404: f"there is nothing at {http.url.path}", 405: f"{http.url.path} does not take {http.method}"}
+    says = {404: f"there is nothing at {http.url.path[:200]}", 405: f"{http.url.path} does not take {http.method}"}
     refused = Refused(f"{says.get(error.status_code, error.detail)}.", status=error.status_code)
     return JSONResponse(refused.body(), error.status_code, error.headers)
 
