@@ -23,7 +23,8 @@ TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MPLBACKEND=agg
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest
 
 .PHONY: help quickstart install dev test test-fast test-interop test-browser chromium lint format lock \
-	bench-train-step bench-generate bench-serve bench-kill bench-ladder bench-transfer bench-deviations bench-design bench-fit bench-coverage \
+	bench-train-step bench-generate bench-serve bench-kill bench-ladder bench-transfer bench-deviations bench-design \
+	bench-fit bench-coverage \
 	bench-pathways bench-pipeline bench-islands bench-kill-islands bench-links bench-wire stress clean distclean
 
 help:

@@ -58,6 +58,7 @@ GOOD = {"model": "run", "prompt": "palm", "max_tokens": 4, "seed": 1}
         (GOOD | {"stop": ""}, 400, "stop must be text"),
         (GOOD | {"stop": {"a": 1}}, 400, "stop must be text"),
         (GOOD | {"logprobs": 6}, 400, "logprobs is 6"),
+        (GOOD | {"logprobs": 1, "echo": True}, 400, "leave out echo or logprobs"),
         (GOOD | {"best_of": 3}, 400, "best_of other than n is not offered"),
         (GOOD | {"presence_penalty": 0.5}, 400, "presence_penalty is not offered"),
         (GOOD | {"logit_bias": {"50256": -100}}, 400, "logit_bias is not offered"),

@@ -13,25 +13,22 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from areca.serve.completions import Completion
+from areca.serve.completions import Completion, Served
 from areca.serve.engine import Engine
 from areca.serve.protocol import Refused, parse
-from areca.train.restore import TrainedModel
 
 LARGEST_BODY = 4 << 20  # bytes
 BODY_SECONDS = 30.0  # in which a body must have come
 MOST_CHOICES = 128  # in one request
 
 
-def make_app(
-    model: TrainedModel, name: str, engine: Engine, energy: Callable[[], dict[str, Any] | None] = lambda: None
-) -> Starlette:
+def make_app(model: Served, engine: Engine, energy: Callable[[], dict[str, Any] | None] = lambda: None) -> Starlette:
     """The server as an ASGI application. `energy` says what was used so far, for /metrics and /v1/models."""
-    started = int(time.time())
+    name, started = model.name, int(time.time())
 
     async def completions(http: HttpRequest) -> Response:
         request = parse(await _body(http), name, MOST_CHOICES)
-        completion = Completion(request, model, name, engine)
+        completion = Completion(request, model, engine)
         completion.submit()
         if request.stream:
             return _Stream(completion)
@@ -56,7 +53,7 @@ def make_app(
             "object": "model",
             "created": started,
             "owned_by": "areca",
-            "context": model.config.data.context,
+            "context": model.context,
             "step": model.step,
             "footprint": energy(),
         }

@@ -8,11 +8,22 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from areca.data.tokenizer import Tokenizer
 from areca.data.written import Written
 from areca.model.lanes import Entry
 from areca.serve.engine import Engine, Job, QueueFull, Stopped, Stretch
 from areca.serve.protocol import DEFAULT_TOKENS, MOST_LOGPROBS, Refused, Request
-from areca.train.restore import TrainedModel
+
+
+@dataclass(frozen=True)
+class Served:
+    """What is known of the model that is served; its weights are the engine's."""
+
+    name: str
+    step: int
+    tokenizer: Tokenizer
+    context: int
+    vocabulary: int
 
 
 @dataclass
@@ -31,18 +42,16 @@ class Choice:
 class Completion:
     """One request on its way through the engine. Call `submit`, then `whole` or `stream`; always `close`."""
 
-    def __init__(self, request: Request, model: TrainedModel, name: str, engine: Engine) -> None:
-        self._request, self._tokenizer, self._name, self._engine = request, model.tokenizer, name, engine
+    def __init__(self, request: Request, model: Served, engine: Engine) -> None:
+        self._request, self._model, self._engine = request, model, engine
         self._id, self._created = f"cmpl-{secrets.token_hex(12)}", int(time.time())
-        context = model.config.data.context
-        vocabulary = min(model.tokenizer.vocab_size, model.config.model.vocab_size)
-        prompts = [_tokens(model, p, context, vocabulary) for p in request.prompts]
+        prompts = [_tokens(model, p) for p in request.prompts]
         self._choices = [Choice(p, _text(model, p) if request.echo else "") for p in prompts for _ in range(request.n)]
         self._arrived: asyncio.Queue[tuple[int, Stretch]] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
         def job(i: int, choice: Choice) -> Job:
-            tokens = _length(request.tokens, len(choice.prompt), context)
+            tokens = _length(request.tokens, len(choice.prompt), model.context)
             entry = Entry(choice.prompt, tokens, request.sampling, request.seed, i)
 
             def post(stretch: Stretch) -> None:
@@ -131,7 +140,7 @@ class Completion:
             "id": self._id,
             "object": "text_completion",
             "created": self._created,
-            "model": self._name,
+            "model": self._model.name,
             "choices": choices,
         }
 
@@ -161,12 +170,12 @@ class Completion:
         }
 
     def _piece(self, token: int) -> str:
-        return self._tokenizer.decode_bytes([token]).decode("utf-8", "replace")
+        return self._model.tokenizer.decode_bytes([token]).decode("utf-8", "replace")
 
 
-def _tokens(model: TrainedModel, prompt: str | list[int], context: int, vocabulary: int) -> list[int]:
+def _tokens(model: Served, prompt: str | list[int]) -> list[int]:
     """A prompt as tokens, from 1 to the context less 1 of them; nothing is the beginning of a document."""
-    tokenizer = model.tokenizer
+    tokenizer, context, vocabulary = model.tokenizer, model.context, model.vocabulary
     if isinstance(prompt, list):
         if not all(0 <= t < vocabulary for t in prompt):
             raise Refused(f"the prompt has a token outside of the model's vocabulary of {vocabulary}.", param="prompt")
@@ -200,5 +209,5 @@ def _too_long(length: str, context: int) -> Refused:
     )  # fmt: skip
 
 
-def _text(model: TrainedModel, ids: list[int]) -> str:
+def _text(model: Served, ids: list[int]) -> str:
     return model.tokenizer.decode_bytes(ids).decode("utf-8", "replace")

@@ -89,7 +89,9 @@ def parse(body: bytes, model: str, most_choices: int) -> Request:
     if options is not None and not (stream and isinstance(options, dict)):
         raise Refused("stream_options is an object that goes with stream = true.", param="stream_options")
     usage = _Fields(options or {}, "stream_options.").switch("include_usage")
-    logprobs = fields.whole("logprobs", None, 0, MOST_LOGPROBS)
+    logprobs, echo = fields.whole("logprobs", None, 0, MOST_LOGPROBS), fields.switch("echo")
+    if echo and logprobs is not None:
+        raise Refused("log-probabilities of the prompt are not offered; leave out echo or logprobs.", param="logprobs")
     request = Request(
         prompts=prompts,
         tokens=fields.whole("max_tokens", None, 0, 2**31),
@@ -103,7 +105,7 @@ def parse(body: bytes, model: str, most_choices: int) -> Request:
         stops=_stops(fields.take("stop")),
         stream=stream,
         usage=usage,
-        echo=fields.switch("echo"),
+        echo=echo,
         logprobs=logprobs,
     )
     fields.text("user")

@@ -14,9 +14,10 @@ from areca.footprint.regions import here
 from areca.footprint.sessions import Watch
 from areca.model.decode import prepare
 from areca.model.lanes import Batch
+from areca.serve.completions import Served
 from areca.serve.engine import Engine
 from areca.serve.protocol import MOST_LOGPROBS
-from areca.train.restore import TrainedModel, load_model
+from areca.train.restore import load_model
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -52,9 +53,8 @@ def serve(
         raise ConfigError(f"areca serve needs {error.name}; install it with `pip install 'areca[serve]'`.") from None
     place = here()
     with _socket(host, port) as listening:
-        model = load_model(run_dir, step, store)
-        name = Path(run_dir).resolve().name
-        engine = Engine(_lanes(model, batch), model.tokenizer, queue)
+        model, lanes = _load(run_dir, step, store, batch)
+        engine = Engine(lanes, model.tokenizer, queue)
         cores = runtime.available_cores()
         with Watch(runtime.topology(cores), 1, cores) as watch:
 
@@ -64,7 +64,7 @@ def serve(
 
             engine.start()
             try:
-                _listen(model, name, engine, energy, listening, drain, say)
+                _listen(model, engine, energy, listening, drain, say)
             finally:
                 engine.stop()
         if engine.counts["tokens"]:
@@ -73,18 +73,19 @@ def serve(
                 + in_words(per_1000_tokens(watch.footprint(place), counts["tokens"])))  # fmt: skip
 
 
-def _lanes(model: TrainedModel, lanes: int) -> Batch:
-    """An empty batch with its programs compiled, for texts up to the context."""
+def _load(run_dir: Path | str, step: int | None, store: Path | str | None, lanes: int) -> tuple[Served, Batch]:
+    """The model, and an empty batch with its programs compiled, for texts up to the context."""
+    model = load_model(run_dir, step, store)
     config, context = model.config.model, model.config.data.context
-    weights = prepare(config, model.params, min(model.tokenizer.vocab_size, config.vocab_size))
+    vocabulary = min(model.tokenizer.vocab_size, config.vocab_size)
+    weights = prepare(config, model.params, vocabulary)
     batch = Batch(config, weights, lanes=lanes, context=context, stop=model.tokenizer.eod_id)
     batch.compile([1 << i for i in range(1, context.bit_length())] + [context], (0, MOST_LOGPROBS))
-    return batch
+    return Served(Path(run_dir).resolve().name, model.step, model.tokenizer, context, vocabulary), batch
 
 
 def _listen(
-    model: TrainedModel,
-    name: str,
+    model: Served,
     engine: Engine,
     energy: Callable[[], dict[str, Any] | None],
     listening: socket.socket,
@@ -113,11 +114,11 @@ def _listen(
 
     host, port = listening.getsockname()[:2]
     address = f"[{host}]" if ":" in host else host
-    say(f"{name} (step {model.step}) is at http://{address}:{port}/v1; Ctrl-C stops it.")
+    say(f"{model.name} (step {model.step}) is at http://{address}:{port}/v1; Ctrl-C stops it.")
     if host not in LOOPBACK:
         say(f"{host} is not the loopback address: whoever reaches this machine can use the model; there is no key.")
     settings = uvicorn.Config(
-        make_app(model, name, engine, energy), log_level="error", access_log=False, lifespan="off",
+        make_app(model, engine, energy), log_level="error", access_log=False, lifespan="off",
         timeout_graceful_shutdown=drain, server_header=False, ws="none", loop="asyncio", http="h11",
     )  # fmt: skip
     Server(settings).run(sockets=[listening])
