@@ -184,10 +184,8 @@ def show_decoding(options: argparse.Namespace) -> None:
             ratio = statistics.median(a / b for a, b in zip(seconds[name], seconds["palm"], strict=True))
             size = cache_bytes(model, lanes, positions) / 1e6
             speed = lanes / statistics.median(seconds[name])
-            label = "multi-query" if name == "palm" else name
-            print(
-                f"  batch {lanes:<3} {label:12} cache {size:7.2f} MB, {speed:6.0f} tokens/s, {ratio:.3f} of multi-query's time"
-            )
+            label = f"batch {lanes}, {'multi-query' if name == 'palm' else name}"
+            print(f"  {label:22} cache {size:7.2f} MB, {speed:6.0f} tokens/s, {ratio:.3f} of multi-query's time")
 
 
 if __name__ == "__main__":
