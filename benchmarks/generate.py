@@ -2,7 +2,8 @@
 
 Each side has a process of its own; they take turns while the other sleeps, and both have Areca's setting of the
 allocator, which helps both. A generation is timed whole, reading the prompts included. The tokens of both sides must
-be the same, or nothing is printed. On a busy machine look at processor time with one thread. transformers runs CohereForCausalLM, which is PaLM's block, with its own cache.
+be the same, or nothing is printed. transformers runs CohereForCausalLM, which is PaLM's block, with its own cache. On a
+busy machine two threads of PyTorch wait for each other, so look there at the processor time of one thread.
 
     make bench-generate ARGS='--batches 1 16 --rounds 5'
 """
@@ -62,11 +63,9 @@ def main() -> None:
         ratios = [a / b for a, b in zip(rate["areca"], rate["transformers"], strict=True)]
         ours, theirs = (statistics.median(rate[side]) for side in SIDES)
         used = [min(processor[side][n]) for side in SIDES]
-        print(
-            f"  batch {n:<3} areca {ours:6.0f} tokens/s, transformers {theirs:6.0f}: {statistics.median(ratios):.2f} times "
-            f"as fast ({min(ratios):.2f} to {max(ratios):.2f}); least processor time {used[0]:.2f} and {used[1]:.2f} s, "
-            f"{used[1] / used[0]:.2f} times"
-        )
+        print(f"  batch {n:<3} areca {ours:6.0f} tokens/s, transformers {theirs:6.0f}: {statistics.median(ratios):.2f} "
+              f"times as fast ({min(ratios):.2f} to {max(ratios):.2f}); least processor time {used[0]:.2f} and "
+              f"{used[1]:.2f} s, {used[1] / used[0]:.2f} times")  # fmt: skip
     if options.json:
         options.json.write_text(
             json.dumps({"seconds": seconds, **{k: getattr(options, k) for k in ("prompt", "tokens")}}) + "\n"
