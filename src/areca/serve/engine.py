@@ -5,6 +5,7 @@ of them are taken, so that a text's tokens do not depend on who else is there.
 """
 
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -103,9 +104,9 @@ class Engine:
         try:
             while self._admit():
                 self._advance()
-        except BaseException as error:
+        except Exception as error:  # /health says it, and the log where it happened
             self.failure = f"{type(error).__name__}: {error}"
-            raise
+            traceback.print_exc()
         finally:
             with self._changed:
                 self._closing = True
