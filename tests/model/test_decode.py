@@ -52,7 +52,7 @@ def _check_cached(config, params, length: tuple[int, int]) -> None:
     for row, n in enumerate(length):
         padded = np.roll(text[row], 5)
         padded[:n] = text[row, :n]
-        cache = decode.prefill(config, weights, cache, padded, np.int32(row))
+        cache = decode.place(cache, decode.prefill(config, weights, padded), np.int32(row))
     at = np.array(length, np.int32)
     while max(at) < CONTEXT:
         logits, cache = read(cache, text[[0, 1], at], at)
@@ -244,6 +244,34 @@ def test_log_probabilities_of_drawn_tokens_are_those_of_the_whole_text(params):
     for row, top in zip(expected, piece.top, strict=True):
         assert list(top) == np.argsort(-row)[:3].tolist()
         np.testing.assert_allclose(list(top.values()), np.sort(row)[::-1][:3], atol=1e-5)
+
+
+def test_a_cache_that_grows_and_shrinks_changes_no_text(params):
+    weights, context = decode.prepare(CONFIG, params, CONFIG.vocab_size), 200
+    long, short = Entry(_text(30, 1), 150, Sampling(1.0, 0), seed=3), Entry(_text(9, 2), 20, Sampling(1.0, 0), seed=4)
+
+    def texts_of(batch: Batch) -> tuple[list[list[int]], list[int]]:
+        [a], texts, sizes = batch.join([long]), {0: [], 1: []}, []
+        while batch.busy:
+            for lane, piece in batch.advance(8).items():
+                texts[lane] += piece.tokens
+                if piece.ended:
+                    batch.leave(lane)
+                    if lane == a:
+                        batch.join([short])
+                        a = -1
+            sizes.append(batch.positions)
+        return list(texts.values()), sizes
+
+    growing = Batch(CONFIG, weights, lanes=2, context=context)
+    growing.compile([30, 9])
+    assert growing.positions == 64
+    texts, sizes = texts_of(growing)
+    assert len(texts[0]) == 150 + 20
+    assert [s for i, s in enumerate(sizes) if i == 0 or s != sizes[i - 1]] == [64, 128, 200, 64]
+    fixed, sizes = texts_of(Batch(CONFIG, weights, lanes=2, context=context, length=context))
+    assert texts == fixed
+    assert set(sizes) == {200}
 
 
 def test_a_cache_is_as_long_as_its_texts_need():

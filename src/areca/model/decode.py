@@ -4,7 +4,7 @@ Legend: B texts (lanes), T position, S cached position, D model width, H heads, 
 F feed-forward width, V vocabulary, X columns of joined kernels, N tokens drawn in one call.
 
 Three functions, each compiled once for its shapes: `prepare` joins the parameters as a product of few rows wants them,
-`prefill` reads texts into lanes of the cache, `advance` draws some tokens of every lane that has any left, with the
+`prefill` reads a text, `advance` draws some tokens of every lane that has any left, with the
 choice inside the program. The bookkeeping of lanes is in `areca.model.lanes`.
 """
 
@@ -147,11 +147,9 @@ def cache_bytes(config: ModelConfig, lanes: int, length: int) -> int:
     return 2 * c.n_layers * lanes * length * c.n_kv_heads * c.head_dim * decoder.compute_dtype().itemsize
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
-def prefill(
-    config: ModelConfig, weights: Weights, cache: Cache, tokens_T: Int[Array, "T"], lane: Int[Array, ""]
-) -> Cache:
-    """The cache with the first T positions (at most S) of a lane read from a text that is padded on the right.
+@functools.partial(jax.jit, static_argnums=0)
+def prefill(config: ModelConfig, weights: Weights, tokens_T: Int[Array, "T"]) -> Cache:
+    """Keys and values of a text that is padded on the right to T: a cache of one lane, for `place`.
 
     One text at a time: a text's numbers then depend on its own length alone, and on the CPU several at once are no
     faster.
@@ -161,15 +159,31 @@ def prefill(
     x_BTD = _embed(weights, tokens_T[None], jnp.arange(T)[None])
     angles = decoder.angles_at(c, T)
     keys, values = [], []
-    for p, key_BSGK, value_BSGK in zip(weights.layers, cache.key, cache.value, strict=True):
 
-        def attend(q: Array, k: Array, v: Array, old_k: Array = key_BSGK, old_v: Array = value_BSGK) -> Array:
-            keys.append(jax.lax.dynamic_update_slice(old_k, k, (lane, 0, 0, 0)))
-            values.append(jax.lax.dynamic_update_slice(old_v, v, (lane, 0, 0, 0)))
-            return attention(q, k, v)
+    def attend(q: Array, k: Array, v: Array) -> Array:
+        keys.append(k)
+        values.append(v)
+        return attention(q, k, v)
 
+    for p in weights.layers:
         x_BTD = _block(c, p, x_BTD, angles, attend)
     return Cache(tuple(keys), tuple(values))
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def place(cache: Cache, read: Cache, lane: Int[Array, ""]) -> Cache:
+    """The cache with what was read of a text at the beginning of a lane."""
+    return jax.tree.map(lambda old, new: jax.lax.dynamic_update_slice(old, new, (lane, 0, 0, 0)), cache, read)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def resize(cache: Cache, length: int) -> Cache:
+    """The cache with room for `length` positions; what lies past them is dropped."""
+
+    def one(a: Array) -> Array:
+        return jnp.pad(a[:, :length], ((0, 0), (0, max(0, length - a.shape[1])), (0, 0), (0, 0)))
+
+    return jax.tree.map(one, cache)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 5, 6), donate_argnums=2)

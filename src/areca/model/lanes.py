@@ -15,7 +15,8 @@ from areca.model import decode, decoder
 from areca.model.config import ModelConfig
 from areca.model.sampling import Sampling, Settings, text_key
 
-SHORTEST = 64  # positions of the smallest cache; longer ones are twice as long as the next, up to the context
+SHORTEST = 64  # positions of the smallest cache; each is twice as long as the one before, up to the context
+SHORTEST_READ = 16  # tokens that the shortest prompts are padded to
 DEFAULT = Sampling()
 
 
@@ -56,7 +57,8 @@ class Batch:
     Args:
         weights: of `decode.prepare`.
         context: tokens the model was trained on at a time, and sees at most.
-        length: of the longest text that will join, prompt and drawn tokens; the context if not given.
+        length: of the longest text that will join, prompt and drawn tokens, which sizes the cache. If not given, the
+            cache grows and shrinks with the texts (which changes no bit: the programs are seen to agree).
         stop: the token that ends a text; -1 for none.
     """
 
@@ -71,7 +73,8 @@ class Batch:
         stop: int = -1,
     ) -> None:
         self._config, self._weights, self._stop = config.resolved(), weights, stop
-        self.context, self.positions = context, bucket(min(length or context, context), context)
+        self.context, self._grows = context, length is None
+        self.positions = bucket(min(length or 1, context), context)
         self._cache = decode.empty_cache(config, lanes, self.positions)
         self._texts: list[_Text | None] = [None] * lanes
 
@@ -102,6 +105,7 @@ class Batch:
     def advance(self, steps: int = decode.MOST, top: int = 0) -> dict[int, Piece]:
         """Draws at most `steps` tokens of each text (up to 16), with log-probabilities if `top` is 1 or more."""
         self._fill([i for i in self.busy if self._room(i) < 1], again=True)
+        self._fit(max((self.context - self._room(i) for i in self.busy), default=0) + steps)
         lanes = self._arrays()
         self._cache, out = decode.advance(
             self._config, self._weights, self._cache, lanes, np.int32(steps), self._stop, top
@@ -122,13 +126,19 @@ class Batch:
     def compile(self, prompts: Sequence[int] = (), tops: Sequence[int] = (0,)) -> None:
         """Compiles what texts with prompts of these lengths need. Only while no text is there."""
         assert not self.busy
-        for top in tops:
-            self._cache, out = decode.advance(
-                self._config, self._weights, self._cache, self._arrays(), np.int32(0), self._stop, top
-            )
-            np.asarray(out.token)
-        for length in sorted({self._padded(n - 1) for n in prompts if n > 1}):
-            self._prefill(np.zeros(length, np.int32), 0)
+        lengths = {bucket(n - 1, self.context, SHORTEST_READ) for n in prompts if n > 1}
+        read = [self._prefill(np.zeros(length, np.int32)) for length in sorted(lengths)]
+        for size in self._sizes() if self._grows else [self.positions]:
+            self._fit(size)
+            for top in tops:
+                self._cache, out = decode.advance(
+                    self._config, self._weights, self._cache, self._arrays(), np.int32(0), self._stop, top
+                )
+                np.asarray(out.token)
+            for one in read:
+                if one.key[0].shape[1] <= size or not self._grows:
+                    self._place(one, 0)
+        self._fit(1)
         text_key(np.uint32(0), np.uint32(0)).block_until_ready()
 
     def _text(self, lane: int) -> _Text:
@@ -166,15 +176,36 @@ class Batch:
                     continue
                 text.first = len(text.ids) - max(1, self.context // 2)
             if read := text.ids[text.first : -1]:
-                padded_T = np.zeros(self._padded(len(read)), np.int32)
+                padded_T = np.zeros(bucket(len(read), self.context, SHORTEST_READ), np.int32)
                 padded_T[: len(read)] = read
-                self._prefill(padded_T, i)
+                self._fit(len(padded_T), shrink=False)
+                self._place(self._prefill(padded_T), i)
 
-    def _prefill(self, tokens_T: np.ndarray, lane: int) -> None:
-        self._cache = decode.prefill(self._config, self._weights, self._cache, tokens_T, np.int32(lane))
+    def _prefill(self, tokens_T: np.ndarray) -> decode.Cache:
+        return decode.prefill(self._config, self._weights, tokens_T)
 
-    def _padded(self, length: int) -> int:
-        return min(bucket(length, self.context, 16), self.positions)
+    def _place(self, read: decode.Cache, lane: int) -> None:
+        length = min(self.positions, read.key[0].shape[1])
+        if length < read.key[0].shape[1]:  # padding beyond the cache
+            read = decode.resize(read, length)
+        self._cache = decode.place(self._cache, read, np.int32(lane))
+
+    def _fit(self, length: int, shrink: bool = True) -> None:
+        """Gives the cache room for so many positions, by halves and doubles, if it is one that grows."""
+        wanted = bucket(min(length, self.context), self.context)
+        while self._grows and (wanted > self.positions or (shrink and wanted < self.positions)):
+            self._resize(self.positions + 1 if wanted > self.positions else self._below())
+
+    def _below(self) -> int:
+        return max(s for s in self._sizes() if s < self.positions)
+
+    def _sizes(self) -> list[int]:
+        """Lengths that a cache may have."""
+        return sorted({bucket(1 << i, self.context) for i in range(self.context.bit_length() + 1)})
+
+    def _resize(self, length: int) -> None:
+        self.positions = bucket(length, self.context)
+        self._cache = decode.resize(self._cache, self.positions)
 
 
 def bucket(length: int, context: int, shortest: int = SHORTEST) -> int:
