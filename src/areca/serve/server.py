@@ -53,6 +53,7 @@ def serve(
         raise ConfigError(f"areca serve needs {error.name}; install it with `pip install 'areca[serve]'`.") from None
     place = here()
     with _socket(host, port) as listening:
+        say(f"reading {run_dir} and compiling, which takes longest the first time.")
         model, lanes = _load(run_dir, step, store, batch)
         engine = Engine(lanes, model.tokenizer, queue)
         cores = runtime.available_cores()
