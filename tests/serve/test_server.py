@@ -183,6 +183,19 @@ def test_a_signal_lets_texts_end_and_then_ends_the_server(tiny_run: Path):
     assert "per 1,000 tokens" in said
 
 
+def test_a_second_signal_does_not_wait_for_texts(tiny_run: Path):
+    server = start(tiny_run, "--batch", "1", "--queue", "9999")
+    with ThreadPoolExecutor(20) as pool:
+        asked = [pool.submit(server.post, GOOD | {"n": 128, "max_tokens": 12}) for _ in range(20)]
+        while server.health()["waiting"] < 1000:
+            pass
+        server.process.send_signal(signal.SIGINT)
+        server.process.send_signal(signal.SIGTERM)
+        end(server)
+        assert server.process.returncode == 0
+        assert any(one.exception() is not None or one.result()[0] == 503 for one in asked)
+
+
 def test_it_listens_on_the_loopback_address(server):
     assert server.url.startswith("http://127.0.0.1:")
 

@@ -108,6 +108,10 @@ def _listen(
                 for s, handler in old.items():
                     signal.signal(s, handler)
 
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            """The first signal asks, the second insists."""
+            self.force_exit, self.should_exit = self.should_exit, True
+
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             running = engine.state()["running"] + engine.state()["waiting"]
             say(f"stopping; {running} texts have {drain} s to end." if running else "stopping.")
