@@ -4,6 +4,7 @@ import pytest
 
 from areca.train.restore import sample
 
+pytest.importorskip("uvicorn", reason="the extra areca[serve] is not installed")
 openai = pytest.importorskip("openai", reason="the openai client is not installed (make dev)")
 
 

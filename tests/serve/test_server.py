@@ -9,10 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from served import end, start
 
 from areca.errors import ConfigError
 from areca.serve.server import serve
-from conftest import end, start
+
+pytest.importorskip("uvicorn", reason="the extra areca[serve] is not installed")
 
 GOOD = {"model": "run", "prompt": "palm", "max_tokens": 4, "seed": 1}
 

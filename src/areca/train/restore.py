@@ -102,7 +102,7 @@ def sample(
 
     Returns `{"prompt", "text", "tokens", "ended"}` for each: the continuation alone, how many tokens it has, and
     whether the model ended the document. Bytes that are no UTF-8 (a character cut in two) read as U+FFFD. Texts longer
-    than the training context go on from their last half context. Raises what `load_model` and `decode.generate` do.
+    than the training context go on from their last half context. Raises what `load_model` and `lanes.check_prompts` do.
     """
     return sample_and_cost(run_dir, prompts, tokens, Sampling(temperature, top_k, top_p), seed, step, store)[0]
 
