@@ -23,7 +23,8 @@ TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MPLBACKEND=agg
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest
 
 .PHONY: help quickstart install dev test test-fast test-interop test-browser chromium lint format lock \
-	bench-train-step bench-kill bench-ladder bench-transfer bench-deviations bench-design bench-fit bench-coverage \
+	bench-train-step bench-generate bench-serve bench-kill bench-ladder bench-transfer bench-deviations bench-design \
+	bench-fit bench-coverage \
 	bench-pathways bench-pipeline bench-islands bench-kill-islands bench-links bench-wire stress clean distclean
 
 help:
@@ -35,11 +36,13 @@ help:
 	@echo 'make test-browser      the report in headless Chromium'
 	@echo 'make lint              ruff and the type checker; `make format` rewrites'
 	@echo 'make bench-train-step  a training step beside PyTorch and transformers'
+	@echo 'make bench-generate    tokens per second beside transformers.generate'
+	@echo 'make bench-serve       areca serve under 200 clients and odd requests: answers, refusals, memory'
 	@echo 'make bench-kill        a run killed again and again, resumed, compared bit for bit'
 	@echo 'make bench-ladder      small runs one after another, as processes, and as one program'
 	@echo 'make bench-transfer    the best learning rate over widths, PaLM and muP (ARGS="--out DIR --store STORE")'
 	@echo 'make bench-design      the runs that areca design proposes beside a plain next rung (ARGS="target": planned losses)'
-	@echo 'make bench-deviations  each of PaLM'"'"'s choices switched: time and loss (ARGS="time", "loss --out DIR --store STORE")'
+	@echo 'make bench-deviations  each of PaLM'"'"'s choices switched: time and loss (ARGS="time", "decode", "loss --out DIR --store STORE")'
 	@echo 'make bench-fit         4,000 bootstraps of the Chinchilla fit beside scipy (ARGS="--data CSV")'
 	@echo 'make bench-pathways    the controller against plain JAX: dispatch, shares by weight, a pipeline'
 	@echo 'make bench-links       two hosts on one machine with a link of a chosen speed: what sockets measure over it (root)'
@@ -121,6 +124,12 @@ bench-design: dev
 
 bench-train-step: $(INTEROP_VENV)/.installed
 	$(INTEROP_BIN)/python benchmarks/train_step.py $(ARGS)
+
+bench-generate: $(INTEROP_VENV)/.installed
+	$(INTEROP_BIN)/python benchmarks/generate.py $(ARGS)
+
+bench-serve: dev
+	$(BIN)/python benchmarks/serve_storm.py $(ARGS)
 
 bench-kill: dev
 	$(BIN)/python benchmarks/kill.py $(ARGS)

@@ -2,10 +2,12 @@
 
 Loss: small decoders of equal N (F makes up for what a switch adds or removes), each at the best of a few peak rates,
 then further seeds at that rate; held-out loss against PaLM's block, paired by seed. Time: training steps of all
-variants in turns in one process, at a ladder's size and at a wider one; medians of ratios to PaLM's block.
+variants in turns in one process, at a ladder's size and at a wider one; medians of ratios to PaLM's block. Decoding:
+multi-query against multi-head in turns, with the bytes of the cache of keys and values.
 
     python benchmarks/deviations.py loss --out DIR --store STORE
     python benchmarks/deviations.py time
+    python benchmarks/deviations.py decode
 """
 
 import argparse
@@ -36,6 +38,7 @@ CLAIMS = {
 }
 STEPS, BATCH, CONTEXT = 800, 16, 64
 RATES = (0.035, 0.07, 0.14)
+DECODED = (512, 4, 64, 1024)  # D, layers, K, positions of the cache
 TIMED = {"ladder size": (128, 3, 16, 16, 64), "wide": (512, 2, 64, 8, 256)}  # D, layers, K, B, T
 
 
@@ -64,7 +67,7 @@ def _equal(model: ModelConfig, like: ModelConfig) -> ModelConfig:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("loss", "time"))
+    parser.add_argument("part", choices=("loss", "time", "decode"))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--store", type=Path, help="a token store, such as a quickstart's")
     parser.add_argument("--seeds", type=int, default=3)
@@ -74,6 +77,8 @@ def main() -> None:
     if options.part == "time":
         for size in TIMED:
             show_times(size, options)
+    elif options.part == "decode":
+        show_decoding(options)
     else:
         show_losses(options)
 
@@ -142,6 +147,45 @@ def show_times(size: str, options: argparse.Namespace) -> None:
     for name, mine in seconds.items():
         ratio = statistics.median(a / b for a, b in zip(mine, seconds["palm"], strict=True))
         print(f"  {name:20} {1000 * statistics.median(mine):7.1f} ms a step, {ratio:.3f} of PaLM's block")
+
+
+def show_decoding(options: argparse.Namespace) -> None:
+    from areca import runtime
+
+    runtime.prepare(options.threads)
+    import jax
+
+    from areca.model import decoder
+    from areca.model.decode import cache_bytes, prepare
+    from areca.model.lanes import Batch, Entry
+    from areca.model.sampling import Sampling
+
+    width, layers, head_dim, positions = DECODED
+    both = variants(4096, width, layers, head_dim, positions)
+    models = {name: both[name] for name in ("palm", "multi-head")}
+    steps = 4
+    print(f"decoding: D {width}, {layers} layers, {width // head_dim} heads, a cache of {positions} positions, "
+          f"{options.threads} threads")  # fmt: skip
+    for lanes in (1, 16):
+        batches = {}
+        for name, model in models.items():
+            params = jax.jit(lambda model=model: decoder.init(model, jax.random.key(0)))()
+            batch = Batch(model, prepare(model, params, 4096), lanes=lanes, context=positions)
+            batch.join([Entry([1, 2, 3], positions - 4, Sampling(0.0))] * lanes)
+            batches[name] = batch
+        seconds: dict[str, list[float]] = {name: [] for name in models}
+        for turn in range(options.rounds + 1):
+            for name in models if turn % 2 else reversed(models):
+                started = time.perf_counter()
+                batches[name].advance(steps)
+                if turn:
+                    seconds[name].append((time.perf_counter() - started) / steps)
+        for name, model in models.items():
+            ratio = statistics.median(a / b for a, b in zip(seconds[name], seconds["palm"], strict=True))
+            size = cache_bytes(model, lanes, positions) / 1e6
+            speed = lanes / statistics.median(seconds[name])
+            label = f"batch {lanes}, {'multi-query' if name == 'palm' else name}"
+            print(f"  {label:22} cache {size:7.2f} MB, {speed:6.0f} tokens/s, {ratio:.3f} of multi-query's time")
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ ROOMS: dict[str, set[str]] = {
     "audit": {"model", "data"},
     "plan": {"laws", "model", "footprint"},
     "interop": {"model", "data", "train"},
+    "serve": {"model", "data", "train", "footprint"},
     "report": set(),
     "study": {"model", "data", "laws", "footprint", "pathways", "train", "evals", "audit", "plan", "interop", "report"},
 }

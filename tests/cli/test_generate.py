@@ -10,8 +10,9 @@ from areca.cli.main import main
 from areca.data.tokenizer import load_tokenizer
 from areca.errors import CheckpointError, DataError
 from areca.files import read_json
+from areca.model.sampling import Sampling
 from areca.train.loop import parameters_sha256
-from areca.train.restore import load_model, sample
+from areca.train.restore import load_model, sample, sample_and_cost
 from tiny import build_tiny_store
 
 
@@ -48,6 +49,27 @@ def test_json_has_each_continuation(tiny_run, capsys):
     assert all(s["tokens"] == 30 or s["ended"] for s in samples)
     [alone] = sample(tiny_run, ["stone"], tokens=30)
     assert alone == samples[0]  # the first of three is the one alone
+
+
+def test_text_is_written_as_it_is_made(tiny_run):
+    written: list[tuple[int, str]] = []
+    begun: list[list[str]] = []
+    samples, _ = sample_and_cost(
+        tiny_run, ["palm", "stone"], 30, Sampling(3.0, 0), begin=begun.append, write=lambda *new: written.append(new)
+    )
+    assert begun == [["palm", "stone"]]
+    for i, s in enumerate(samples):
+        mine = [text for place, text in written if place == i]
+        assert "".join(mine) == s["text"]
+        assert len(mine) >= 30 // 4 - 1  # four tokens at a time, unless they end inside a character
+    assert sample(tiny_run, ["palm", "stone"], tokens=30, temperature=3.0, top_k=0) == samples
+
+
+def test_a_stop_string_ends_a_text_before_it(tiny_run, capsys):
+    [free] = sample(tiny_run, ["river"], tokens=30, seed=2)
+    stop = free["text"][5:8]
+    assert main(["generate", str(tiny_run), "--prompt", "river", "--tokens", "30", "--seed", "2", "--stop", stop]) == 0
+    assert capsys.readouterr().out == "river" + free["text"][: free["text"].index(stop)] + "\n"
 
 
 def test_what_a_generation_takes_is_said_per_1000_tokens(tiny_run, capsys, monkeypatch):

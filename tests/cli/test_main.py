@@ -36,7 +36,7 @@ def _raise(error: BaseException):
 
 def test_the_verbs_are_these(capsys):
     # Frozen: a verb that is added, renamed or lost changes what users type.
-    verbs = "quickstart corpus tokenizer train ladder fit plan design count dryrun generate export import"
+    verbs = "quickstart corpus tokenizer train ladder fit plan design count dryrun generate serve export import"
     assert " ".join(VERBS) == f"{verbs} footprint islands trace watch track report doctor"
     assert main([]) == 0
     overview = capsys.readouterr().out

@@ -10,7 +10,8 @@ import pytest
 from areca.errors import ConfigError
 from areca.model import decode, decoder
 from areca.model.config import ModelConfig
-from areca.model.decode import Sampling, generate, pick
+from areca.model.lanes import Batch, Entry, bucket, generate
+from areca.model.sampling import Sampling, Settings, pick
 
 CONFIG = ModelConfig(vocab_size=41, d_model=12, n_layers=2, n_heads=3, d_ff=20, rope_theta=50.0).resolved()
 CONTEXT = 16
@@ -36,19 +37,42 @@ def _uncached(params, window: list[int]) -> np.ndarray:
     return np.asarray(_logits(params, padded))[0, : len(window)]
 
 
-def test_cached_logits_are_those_of_the_whole_text_at_every_position(params):
+def _check_cached(config, params, length: tuple[int, int]) -> None:
+    """Every logit of a text read token by token against that of the whole text; the rows begin at `length`."""
     text = np.array([_text(CONTEXT, 1), _text(CONTEXT, 2)], np.int32)
-    expected = np.asarray(_logits(params, text))
-    # The rows begin at different lengths; the padding of prefill is other tokens, which must not be read.
-    length = np.array([3, 7], np.int32)
-    logits, cache = decode._prefill(CONFIG, params, text, length)
-    while True:
-        for row, n in enumerate(length):
-            np.testing.assert_allclose(logits[row], expected[row, n - 1], atol=1e-5)
-        if max(length) == CONTEXT:
-            break
-        logits, cache = decode._step(CONFIG, params, cache, text[[0, 1], length], length)
-        length = length + 1  # a new array: jax may still be reading the old one
+    expected = np.asarray(jax.jit(lambda p, t: decoder.logits(config, p, t))(params, text))
+    weights = decode.prepare(config, params, config.vocab_size)
+    read = jax.jit(
+        lambda cache, token, at: decode._read(config, weights, cache, token, at, decoder.angles_at(config, CONTEXT))
+    )
+    cache = decode.empty_cache(config, 2, CONTEXT)
+    assert cache.key[0].shape == (2, CONTEXT, config.n_kv_heads, config.head_dim)
+    assert decode.cache_bytes(config, 2, CONTEXT) == sum(a.nbytes for a in jax.tree.leaves(cache))
+    # The padding of prefill is other tokens of the text, which must not be read.
+    for row, n in enumerate(length):
+        padded = np.roll(text[row], 5)
+        padded[:n] = text[row, :n]
+        cache = decode.place(cache, decode.prefill(config, weights, padded), np.int32(row))
+    at = np.array(length, np.int32)
+    while max(at) < CONTEXT:
+        logits, cache = read(cache, text[[0, 1], at], at)
+        for row, n in enumerate(at):
+            np.testing.assert_allclose(logits[row], expected[row, n], atol=1e-5)
+        at = at + 1  # a new array: jax may still be reading the old one
+
+
+def _noisy(config: ModelConfig) -> decoder.Decoder:
+    """Parameters none of which are zeros or ones, as biases and norms are at first."""
+
+    def draw() -> decoder.Decoder:
+        drawn, rng = decoder.init(config, jax.random.key(5)), np.random.default_rng(0)
+        return jax.tree.map(lambda a: a + 0.1 * rng.standard_normal(a.shape).astype(np.float32), drawn)
+
+    return jax.jit(draw)()
+
+
+def test_cached_logits_are_those_of_the_whole_text_at_every_position(params):
+    _check_cached(CONFIG, params, (3, 7))
 
 
 def test_cached_logits_of_every_other_choice_are_those_of_the_whole_text():
@@ -56,18 +80,12 @@ def test_cached_logits_of_every_other_choice_are_those_of_the_whole_text():
         CONFIG, n_heads=4, head_dim=4, n_kv_heads=2, block="serial", mlp="gelu", positions="learned",
         n_positions=CONTEXT, tied=False, biases=True, base_width=6,
     ).resolved()  # fmt: skip
-    drawn = jax.jit(lambda: decoder.init(config, jax.random.key(5)))()
-    params = jax.tree.map(lambda a: a + 0.1 * jax.random.normal(jax.random.key(a.size), a.shape), drawn)
-    text = np.array([_text(CONTEXT, 1), _text(CONTEXT, 2)], np.int32)
-    expected = np.asarray(jax.jit(lambda p, t: decoder.logits(config, p, t))(params, text))
-    length = np.array([3, 7], np.int32)
-    logits, cache = decode._prefill(config, params, text, length)
-    assert cache.key.shape == (2, 2, CONTEXT, 2, 4)
-    for _ in range(4):
-        for row, n in enumerate(length):
-            np.testing.assert_allclose(logits[row], expected[row, n - 1], atol=1e-5)
-        logits, cache = decode._step(config, params, cache, text[[0, 1], length], length)
-        length = length + 1
+    _check_cached(config, _noisy(config), (3, 7))
+
+
+def test_cached_logits_of_biases_in_a_parallel_block_are_those_of_the_whole_text():
+    config = replace(CONFIG, biases=True)
+    _check_cached(config, _noisy(config), (9, 2))
 
 
 def test_greedy_text_is_that_of_decoding_without_a_cache(params):
@@ -128,10 +146,18 @@ def test_ids_past_the_vocabulary_are_never_drawn(params):
 PROBABILITY = np.array([0.05, 0.4, 0.1, 0.3, 0.15])
 
 
+def _settings(each: list[Sampling]) -> Settings:
+    return Settings(
+        np.array([s.temperature for s in each], np.float32),
+        np.array([s.top_k for s in each], np.int32),
+        np.array([s.top_p for s in each], np.float32),
+    )
+
+
 def _frequencies(sampling: Sampling, draws: int = 20_000) -> np.ndarray:
     logits = jnp.tile(jnp.log(jnp.asarray(PROBABILITY, jnp.float32))[None], (draws, 1))
     keys = jax.random.split(jax.random.key(11), draws)
-    tokens = jax.jit(lambda x, k: pick(x, sampling, k))(logits, keys)
+    tokens = jax.jit(lambda x, k: pick(x, _settings([sampling] * draws), k))(logits, keys)
     return np.bincount(np.asarray(tokens), minlength=5) / draws
 
 
@@ -158,6 +184,98 @@ def _normalised(weights) -> np.ndarray:
 def test_draws_have_the_probabilities_of_the_definition(sampling, expected):
     # Four standard errors of a share among 20,000.
     np.testing.assert_allclose(_frequencies(sampling), expected, atol=4 * 0.5 / 20_000**0.5)
+
+
+def test_a_draw_is_the_same_beside_any_other_settings():
+    each = [Sampling(0.0), Sampling(1.0, 0, 1.0), Sampling(0.7, 3, 1.0), Sampling(1.3, 0, 0.6), Sampling(2.0, 900, 0.9)]
+    logits = jax.random.normal(jax.random.key(1), (5, 700)) * 2
+    keys = jax.random.split(jax.random.key(2), 5)
+    drawn = jax.jit(pick)
+    together = np.asarray(drawn(logits, _settings(each), keys))
+    alone = [int(drawn(logits[i : i + 1], _settings([s]), keys[i : i + 1])[0]) for i, s in enumerate(each)]
+    assert together.tolist() == alone
+
+
+def test_what_top_k_leaves_is_what_sorting_leaves():
+    logits = jax.random.normal(jax.random.key(3), (1, 500)) * 3
+    likeliest = np.argsort(-np.asarray(logits)[0])[:7]
+    settings = _settings([Sampling(50.0, 7)] * 400)  # so hot that all are drawn alike
+    keys = jax.random.split(jax.random.key(4), 400)
+    drawn = np.asarray(jax.jit(pick)(jnp.repeat(logits, 400, axis=0), settings, keys))
+    assert set(drawn.tolist()) == set(likeliest.tolist())
+
+
+def test_a_text_is_the_same_whoever_joins_and_leaves(params):
+    weights = decode.prepare(CONFIG, params, CONFIG.vocab_size)
+    entry = Entry(_text(4, 6), 10, Sampling(1.0, 0), seed=7, index=2)
+
+    def text_of(others: list[Entry], steps: list[int]) -> list[int]:
+        batch = Batch(CONFIG, weights, lanes=3, context=CONTEXT)
+        waiting, mine, left = list(others), [], iter(steps)
+        lane = batch.join([entry])[0]
+        while True:
+            joining = waiting[: len(batch.free)]
+            waiting = waiting[len(joining) :]
+            if joining:
+                batch.join(joining)
+            pieces = batch.advance(next(left, 2))
+            mine += pieces[lane].tokens
+            if pieces[lane].ended:
+                return mine
+            for other, piece in pieces.items():
+                if piece.ended:
+                    batch.leave(other)
+
+    alone = text_of([], [16])
+    assert len(alone) == 10
+    others = [Entry(_text(n, n), n % 4 + 1, Sampling(0.1 * n, n), seed=n) for n in range(1, 9)]
+    assert text_of(others, [1, 3, 1]) == text_of(others[::-1], [2]) == alone
+    assert generate(CONFIG, params, [[1], [2], entry.prompt], tokens=10, context=CONTEXT, seed=7,
+                    sampling=entry.sampling)[2] == alone  # fmt: skip
+
+
+def test_log_probabilities_of_drawn_tokens_are_those_of_the_whole_text(params):
+    batch = Batch(CONFIG, decode.prepare(CONFIG, params, CONFIG.vocab_size), lanes=2, context=CONTEXT)
+    prompt = _text(5)
+    [lane] = batch.join([Entry(prompt, 6, Sampling(1.5, 0))])
+    piece = batch.advance(top=3)[lane]
+    expected = np.asarray(jax.nn.log_softmax(_uncached(params, prompt + piece.tokens), axis=-1))[4:10]
+    np.testing.assert_allclose(piece.scores, [row[t] for row, t in zip(expected, piece.tokens, strict=True)], atol=1e-5)
+    for row, top in zip(expected, piece.top, strict=True):
+        assert list(top) == np.argsort(-row)[:3].tolist()
+        np.testing.assert_allclose(list(top.values()), np.sort(row)[::-1][:3], atol=1e-5)
+
+
+def test_a_cache_that_grows_and_shrinks_changes_no_text(params):
+    weights, context = decode.prepare(CONFIG, params, CONFIG.vocab_size), 200
+    long, short = Entry(_text(30, 1), 150, Sampling(1.0, 0), seed=3), Entry(_text(9, 2), 20, Sampling(1.0, 0), seed=4)
+
+    def texts_of(batch: Batch) -> tuple[list[list[int]], list[int]]:
+        [a], texts, sizes = batch.join([long]), {0: [], 1: []}, []
+        while batch.busy:
+            for lane, piece in batch.advance(8).items():
+                texts[lane] += piece.tokens
+                if piece.ended:
+                    batch.leave(lane)
+                    if lane == a:
+                        batch.join([short])
+                        a = -1
+            sizes.append(batch.positions)
+        return list(texts.values()), sizes
+
+    growing = Batch(CONFIG, weights, lanes=2, context=context)
+    growing.compile([30, 9])
+    assert growing.positions == 64
+    texts, sizes = texts_of(growing)
+    assert len(texts[0]) == 150 + 20
+    assert [s for i, s in enumerate(sizes) if i == 0 or s != sizes[i - 1]] == [64, 128, 200, 64]
+    fixed, sizes = texts_of(Batch(CONFIG, weights, lanes=2, context=context, length=context))
+    assert texts == fixed
+    assert set(sizes) == {200}
+
+
+def test_a_cache_is_as_long_as_its_texts_need():
+    assert [bucket(n, 1000) for n in (1, 64, 65, 500, 513, 1000)] == [64, 64, 128, 512, 1000, 1000]
 
 
 @pytest.mark.parametrize(

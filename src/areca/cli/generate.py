@@ -18,6 +18,7 @@ def generate(
     top_k: int = 40,
     top_p: float = 1.0,
     seed: int = 0,
+    stop: tuple[str, ...] = (),
     count: int = 1,
     step: int | None = None,
     store: str | None = None,
@@ -39,6 +40,7 @@ def generate(
         top_k: draw from so many of the likeliest tokens; 0 for all.
         top_p: draw from the likeliest tokens that together have this probability.
         seed: of the draws.
+        stop: strings that end a continuation; it ends before them.
         count: how many continuations.
         step: read the checkpoint of this step instead of the latest.
         store: directory of the token store, if it was moved since the run.
@@ -55,20 +57,42 @@ def generate(
     runtime.prepare()
     from areca.cli.progress import say
     from areca.footprint.planned import in_words
-    from areca.model.decode import Sampling
+    from areca.model.sampling import Sampling
     from areca.train.restore import sample_and_cost
 
+    shown = None if json else _Shown(count)
     samples, cost = sample_and_cost(
-        run, [prompt] * count, tokens, Sampling(temperature, top_k, top_p), seed, step, store
-    )
+        run, [prompt] * count, tokens, Sampling(temperature, top_k, top_p), seed, step, store,
+        stops=stop, begin=shown and shown.begin, write=shown and shown.write,
+    )  # fmt: skip
     if json:
         from areca.cli.options import print_json
 
         print_json({"samples": samples, "footprint": cost})
         return 0
-    for i, s in enumerate(samples):
-        if i:
-            print("---")
-        print(s["prompt"] + s["text"])
+    assert shown is not None
+    shown.finish()
     say(in_words(cost))
     return 0
+
+
+class _Shown:
+    """The first text is shown as it is made; the others, made at the same time, after it."""
+
+    def __init__(self, count: int) -> None:
+        self._texts = [""] * count
+
+    def begin(self, prompts: list[str]) -> None:
+        self._texts = list(prompts)
+        print(prompts[0], end="", flush=True)
+
+    def write(self, i: int, text: str) -> None:
+        self._texts[i] += text
+        if i == 0:
+            print(text, end="", flush=True)
+
+    def finish(self) -> None:
+        print()
+        for text in self._texts[1:]:
+            print("---")
+            print(text)

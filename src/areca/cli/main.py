@@ -25,6 +25,7 @@ VERBS: dict[str, str] = {
     "count": "parameters, FLOPs and MFU of a model",
     "dryrun": "will it fit: a training step compiled for any mesh, without the chips",
     "generate": "sample text from a checkpoint",
+    "serve": "a checkpoint behind OpenAI's completions API",
     "export": "a model as a directory that transformers loads",
     "import": "a Hugging Face directory as a model to generate from and train on",
     "footprint": "energy and carbon of a run, a study, a plan or a published run",

@@ -91,6 +91,11 @@ class Tokenizer:
         """The bytes of one token."""
         return self._bytes[i]
 
+    @functools.cached_property
+    def longest_token(self) -> int:
+        """Bytes of the longest token: a text has at least as many tokens as it has bytes for each of these."""
+        return max(map(len, self._bytes))
+
     def to_json(self) -> str:
         """The file that `load_tokenizer`, and the `tokenizers` library, read."""
         return self._inner.to_str(pretty=True) + "\n"

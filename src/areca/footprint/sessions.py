@@ -60,6 +60,11 @@ class Watch:
         self.reading = self._meter.reading()
         self._meter.close()
 
+    def so_far(self, place: Location) -> dict[str, Any]:
+        """Energy and carbon of what was done until now."""
+        self.reading = self._meter.reading()
+        return self.footprint(place)
+
     def footprint(self, place: Location) -> dict[str, Any]:
         """Energy and carbon, tagged, once the work is done."""
         return footprint([{"power": self._power, "reading": self.reading, "ended": True}], place)

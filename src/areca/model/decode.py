@@ -1,48 +1,58 @@
-"""Text from a model: tokens drawn one at a time, with the keys and values of earlier positions kept in a cache.
+"""One token after another: keys and values of earlier positions are cached, and several steps are one program.
 
-Legend: B texts, T position, S cached position, D model width, H heads, G key-value heads, K head width, V vocabulary,
-L layers, C candidates that a draw chooses among.
+Legend: B texts (lanes), T position, S cached position, D model width, H heads, G key-value heads, K head width,
+F feed-forward width, V vocabulary, X columns of joined kernels, N tokens drawn in one call.
 
-Two programs, compiled once for a shape: `prefill` reads whole prompts, padded to the context, `step` one token more of
-each text. The cache is as long as the context that the model was trained on. A text that outgrows it goes on from its
-last half context, read anew: positions the model never saw in training are not asked of it.
+Three functions, each compiled once for its shapes: `prepare` joins the parameters as a product of few rows wants them,
+`prefill` reads a text, `advance` draws some tokens of every lane that has any left, with the
+choice inside the program. The bookkeeping of lanes is in `areca.model.lanes`.
 """
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
-from jaxtyping import Float, Int, Key
+from jaxtyping import Float, Int, UInt32
 
-from areca.errors import ConfigError
 from areca.model import decoder
-from areca.model.attention import attention
+from areca.model.attention import attention, pairs_to_halves, rotate_halves
 from areca.model.config import ModelConfig
+from areca.model.parameters import Layers, unstack
+from areca.model.sampling import Settings, pick
 
-DRAW = 1  # the purpose folded into the seed's key (0 draws initial parameters)
+MOST = 16  # tokens that a call of `advance` draws of each lane
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Sampling:
-    """How the next token is chosen: from softmax(logits / temperature), cut to top_k tokens, then to mass top_p."""
+class Layer:
+    """One layer's kernels, joined where they read the same: one pair in a parallel block, two in a serial one."""
 
-    temperature: float = 0.8  # 0: always the likeliest
-    top_k: int = 40  # of the likeliest tokens; 0: all
-    top_p: float = 1.0  # the likeliest tokens that together reach this probability (Holtzman et al. 2020)
+    norm: Float[Array, "D"]
+    norm_bias: Float[Array, "D"] | None
+    mlp_norm: Float[Array, "D"] | None
+    mlp_norm_bias: Float[Array, "D"] | None
+    into: tuple[Float[Array, "D X"], ...]
+    into_bias: tuple[Float[Array, "X"] | None, ...]
+    out: tuple[Float[Array, "X D"], ...]
+    out_bias: tuple[Float[Array, "D"] | None, ...]
 
-    def check(self) -> None:
-        """Raises ConfigError for a setting that can't be followed."""
-        if not (0 <= self.temperature < math.inf):
-            raise ConfigError(f"temperature is {self.temperature}; it must be 0 (the likeliest token) or more.")
-        if self.top_k < 0:
-            raise ConfigError(f"top_k is {self.top_k}; give a number of tokens, or 0 for all.")
-        if not 0 < self.top_p <= 1:
-            raise ConfigError(f"top_p is {self.top_p}; it must be more than 0 and at most 1 (all).")
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Weights:
+    """A model to decode with, in the compute type. The last norm has the logits' scale in it."""
+
+    embedding: Float[Array, "V D"]
+    output: Float[Array, "V D"]  # rows that may be drawn
+    layers: tuple[Layer, ...]
+    norm: Float[Array, "D"]
+    norm_bias: Float[Array, "D"] | None
+    positions: Float[Array, "P D"] | None
 
 
 @jax.tree_util.register_dataclass
@@ -50,124 +60,255 @@ class Sampling:
 class Cache:
     """Rotated keys, and values, of every layer; what lies past a text's last position is never read."""
 
-    key: Float[Array, "L B S G K"]
-    value: Float[Array, "L B S G K"]
+    key: tuple[Float[Array, "B S G K"], ...]
+    value: tuple[Float[Array, "B S G K"], ...]
 
 
-def generate(
-    config: ModelConfig,
-    params: decoder.Decoder,
-    prompts: Sequence[Sequence[int]],
-    *,
-    tokens: int,
-    context: int,
-    sampling: Sampling = Sampling(),
-    seed: int = 0,
-    stop: int | None = None,
-    vocabulary: int | None = None,
-) -> list[list[int]]:
-    """Continues every prompt by at most `tokens` tokens, and returns the continuations.
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Lanes:
+    """Where each text of a batch is. One without tokens left is computed, and not looked at."""
 
-    Args:
-        prompts: token ids, each from 1 to `context` - 1 of them.
-        context: tokens the model was trained on at a time, and sees at most.
-        seed: of the draws; that of token n of prompt i is folded from (seed, i, n), so it depends on no other prompt.
-        stop: the token that ends a text (it is the last of its continuation).
-        vocabulary: ids from here on are never drawn (a model's table may be longer than its tokenizer's).
+    token: Int[Array, "B"]  # the last of the text, still to be read
+    position: Int[Array, "B"]  # where it is read
+    left: Int[Array, "B"]  # tokens that may be drawn
+    drawn: Int[Array, "B"]  # tokens drawn before, folded into the key
+    key: UInt32[Array, "B 2"]
+    settings: Settings
 
-    Raises:
-        ConfigError: a setting, an empty or too long prompt, an id that the model does not have.
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Drawn:
+    """What a call of `advance` drew; -1 where a lane had nothing left. `scores` are there if they were asked for."""
+
+    token: Int[Array, "B N"]
+    score: Float[Array, "B N"] | None  # log-probability of the token, in nats, before temperature and cuts
+    top_token: Int[Array, "B N C"] | None  # the likeliest
+    top_score: Float[Array, "B N C"] | None
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2))
+def prepare(config: ModelConfig, params: decoder.Decoder, vocabulary: int) -> Weights:
+    """Parameters as decoding takes them: a copy, after which `params` is not needed. `vocabulary`: ids to draw from."""
+    c = config.resolved()
+    dtype = decoder.compute_dtype()
+    scale = c.d_model**-0.5 * c.width_ratio**-0.5
+    output = params.embedding if params.output is None else params.output
+    layers = tuple(_joined(c, p, dtype) for p in unstack(params.layers, c.n_layers))
+    return Weights(
+        params.embedding.astype(dtype),
+        output[:vocabulary].astype(dtype),
+        layers,
+        params.norm * scale,
+        None if params.norm_bias is None else params.norm_bias * scale,
+        None if params.positions is None else params.positions.astype(dtype),
+    )
+
+
+def _joined(c: ModelConfig, p: Layers, dtype: jnp.dtype) -> Layer:
+    D, H, K = p.query.shape
+    order = pairs_to_halves if c.positions == "rope" else lambda kernel: kernel
+
+    def heads(a: Array) -> Array:
+        """A kernel or a bias with each head's columns in RoPE's order."""
+        lead = a.shape[:1] if a.ndim > 1 else ()
+        return order(a.reshape(*lead, -1, K)).reshape(*lead, -1)
+
+    into = [[heads(p.query), heads(p.key), p.value], [k for k in (p.gate, p.up) if k is not None]]
+    bias = [[p.query_bias, p.key_bias, p.value_bias], [b for b in (p.gate_bias, p.up_bias) if b is not None]]
+    if p.query_bias is not None and p.key_bias is not None:
+        bias[0][:2] = [heads(p.query_bias), heads(p.key_bias)]
+    out = [p.attention_out.reshape(H * K, D), p.mlp_out]
+    out_bias = [p.attention_out_bias, p.mlp_out_bias]
+    if c.block == "parallel":
+        into, bias, out = [into[0] + into[1]], [bias[0] + bias[1]], [jnp.concatenate(out)]
+        out_bias = [None if out_bias[0] is None or out_bias[1] is None else out_bias[0] + out_bias[1]]
+    return Layer(
+        p.norm, p.norm_bias, p.mlp_norm, p.mlp_norm_bias,
+        tuple(jnp.concatenate(kernels, axis=1).astype(dtype) for kernels in into),
+        tuple(jnp.concatenate(b) if c.biases else None for b in bias),  # type: ignore[arg-type]
+        tuple(kernel.astype(dtype) for kernel in out),
+        tuple(out_bias),
+    )  # fmt: skip
+
+
+def empty_cache(config: ModelConfig, lanes: int, length: int) -> Cache:
+    """Room for `length` positions of each lane."""
+    c = config.resolved()
+    shape = (lanes, length, c.n_kv_heads, c.head_dim)
+    zeros = jax.jit(lambda: tuple(jnp.zeros(shape, decoder.compute_dtype()) for _ in range(c.n_layers)))
+    return Cache(zeros(), zeros())
+
+
+def cache_bytes(config: ModelConfig, lanes: int, length: int) -> int:
+    """Bytes of such a cache: 2 L B S G K numbers."""
+    c = config.resolved()
+    return 2 * c.n_layers * lanes * length * c.n_kv_heads * c.head_dim * decoder.compute_dtype().itemsize
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def prefill(config: ModelConfig, weights: Weights, tokens_T: Int[Array, "T"]) -> Cache:
+    """Keys and values of a text that is padded on the right to T: a cache of one lane, for `place`.
+
+    One text at a time: a text's numbers then depend on its own length alone, and on the CPU several at once are no
+    faster.
     """
-    sampling.check()
-    vocabulary = min(vocabulary or config.vocab_size, config.vocab_size)
-    _check_prompts(prompts, tokens, context, vocabulary)
-    if not prompts or not tokens:
-        return [[] for _ in prompts]
-    choose = functools.partial(_choose, sampling, vocabulary, jax.random.fold_in(jax.random.key(seed), DRAW))
-    texts = [list(p) for p in prompts]
-    first = [0] * len(texts)  # where in a text its cache begins
-    done = [False] * len(texts)
-    cache = logits_BV = None
-    for n in range(tokens):
-        seen = [len(t) - f for t, f in zip(texts, first, strict=True)]
-        if cache is None or max(seen) > context:
-            keep = max(1, context // 2)
-            first = [len(t) - keep if s > context else f for t, f, s in zip(texts, first, seen, strict=True)]
-            logits_BV, cache = _prefill(config, params, *_padded(texts, first, context))
-        else:
-            last_B = np.array([t[-1] for t in texts], np.int32)
-            logits_BV, cache = _step(config, params, cache, last_B, np.array(seen, np.int32) - 1)
-        for i, token in enumerate(np.asarray(choose(np.int32(n), logits_BV)).tolist()):
-            if not done[i]:
-                texts[i].append(token)
-                done[i] = token == stop
-        if all(done):
-            break
-    return [t[len(p) :] for t, p in zip(texts, prompts, strict=True)]
-
-
-def prefill(
-    config: ModelConfig, params: decoder.Decoder, tokens_BT: Int[Array, "B T"], length_B: Int[Array, "B"]
-) -> tuple[Float[Array, "B V"], Cache]:
-    """Reads the first `length_B` tokens of each row: logits of the token after them, and a cache of T positions."""
     c = config.resolved()
-    x_BTD = decoder.embed(params, params.embedding.astype(decoder.compute_dtype()), tokens_BT)
-    angles = decoder.angles_at(c, tokens_BT.shape[1])
+    T = tokens_T.shape[0]
+    x_BTD = _embed(weights, tokens_T[None], jnp.arange(T)[None])
+    angles = decoder.angles_at(c, T)
+    keys, values = [], []
 
-    def layer(x_BTD: Array, p: decoder.Layers) -> tuple[Array, Cache]:
-        kept: list[Cache] = []
+    def attend(q: Array, k: Array, v: Array) -> Array:
+        keys.append(k)
+        values.append(v)
+        return attention(q, k, v)
 
-        def attend(q_BTHK: Array, k_BTGK: Array, v_BTGK: Array) -> Array:
-            kept.append(Cache(k_BTGK, v_BTGK))
-            return attention(q_BTHK, k_BTGK, v_BTGK)
-
-        return decoder.block(c, p, x_BTD, angles, attend), kept[0]
-
-    x_BTD, cache = jax.lax.scan(layer, x_BTD, params.layers)
-    x_BD = x_BTD[jnp.arange(len(length_B)), length_B - 1]
-    return _logits(c, params, x_BD), cache
+    for p in weights.layers:
+        x_BTD = _block(c, p, x_BTD, angles, attend)
+    return Cache(tuple(keys), tuple(values))
 
 
-def step(
-    config: ModelConfig, params: decoder.Decoder, cache: Cache, token_B: Int[Array, "B"], position_B: Int[Array, "B"]
-) -> tuple[Float[Array, "B V"], Cache]:
-    """Reads one more token of each text, at its own position below S: logits of the next, and the cache with it."""
+@functools.partial(jax.jit, donate_argnums=0)
+def place(cache: Cache, read: Cache, lane: Int[Array, ""]) -> Cache:
+    """The cache with what was read of a text at the beginning of a lane."""
+    return jax.tree.map(lambda old, new: jax.lax.dynamic_update_slice(old, new, (lane, 0, 0, 0)), cache, read)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def resize(cache: Cache, length: int) -> Cache:
+    """The cache with room for `length` positions; what lies past them is dropped."""
+
+    def one(a: Array) -> Array:
+        return jnp.pad(a[:, :length], ((0, 0), (0, max(0, length - a.shape[1])), (0, 0), (0, 0)))
+
+    return jax.tree.map(one, cache)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 5, 6), donate_argnums=2)
+def advance(
+    config: ModelConfig, weights: Weights, cache: Cache, lanes: Lanes, steps: Int[Array, ""], stop: int, top: int
+) -> tuple[Cache, Drawn]:
+    """Draws at most `steps` (up to MOST) tokens of every lane that has any left.
+
+    A lane ends at token `stop` (which is drawn), or with its `left`. Token n of a text is drawn with the key folded
+    from (its key, n). With `top` 1 or more log-probabilities are found, of the token and of the `top` likeliest.
+    """
     c = config.resolved()
-    B, S = cache.key.shape[1:3]
-    table_VD = params.embedding.astype(decoder.compute_dtype())
-    x_BTD = decoder.embed(params, table_VD, token_B[:, None], position_B[:, None])
-    angles = decoder.angles_at(c, S, position_B[:, None])
-    hidden_BS = jnp.arange(S)[None, :] > position_B[:, None]
+    B, S = cache.key[0].shape[:2]
+    table = decoder.angles_at(c, S)
+    key_B = jax.random.wrap_key_data(lanes.key)
+    some = jnp.zeros((B, MOST), jnp.float32)
+    many = jnp.zeros((B, MOST, max(1, top)), jnp.float32)
+    none = Drawn(
+        jnp.full((B, MOST), -1, jnp.int32),
+        some if top else None,
+        many.astype(jnp.int32) if top else None,
+        many if top else None,
+    )
 
-    def layer(x_BTD: Array, inputs: tuple[decoder.Layers, Cache]) -> tuple[Array, Cache]:
-        p, old = inputs
-        new: list[Cache] = []
+    def going(carry: tuple) -> Array:
+        i, _, at, _ = carry
+        return (i < steps) & jnp.any(at[2] > 0)
 
-        def attend(q_BTHK: Array, k_BTGK: Array, v_BTGK: Array) -> Array:
+    def draw(carry: tuple) -> tuple:
+        i, cache, (token_B, position_B, left_B, drawn_B), out = carry
+        logits_BV, cache = _read(c, weights, cache, token_B, position_B, table)
+        new_B = pick(logits_BV, lanes.settings, jax.vmap(jax.random.fold_in)(key_B, drawn_B))
+        active_B = left_B > 0
+        out = _record(out, i, jnp.where(active_B, new_B, -1), logits_BV, top)
+        one_B = active_B.astype(jnp.int32)
+        left_B = jnp.where(new_B == stop, 0, left_B - one_B)
+        return i + 1, cache, (jnp.where(active_B, new_B, token_B), position_B + one_B, left_B, drawn_B + one_B), out
+
+    at = (lanes.token, lanes.position, lanes.left, lanes.drawn)
+    _, cache, _, out = jax.lax.while_loop(going, draw, (jnp.int32(0), cache, at, none))
+    return cache, out
+
+
+def _record(out: Drawn, i: Array, token_B: Array, logits_BV: Array, top: int) -> Drawn:
+    token_BN = out.token.at[:, i].set(token_B)
+    if out.score is None or out.top_token is None or out.top_score is None:
+        return Drawn(token_BN, None, None, None)
+    score_BV = jax.nn.log_softmax(logits_BV, axis=-1)
+    score_B = jnp.take_along_axis(score_BV, jnp.maximum(token_B, 0)[:, None], axis=1)[:, 0]
+    top_score_BC, top_token_BC = jax.lax.top_k(score_BV, top)
+    return Drawn(
+        token_BN,
+        out.score.at[:, i].set(score_B),
+        out.top_token.at[:, i].set(top_token_BC),
+        out.top_score.at[:, i].set(top_score_BC),
+    )
+
+
+def _read(
+    c: ModelConfig, weights: Weights, cache: Cache, token_B: Array, position_B: Array, table: decoder.Angles
+) -> tuple[Array, Cache]:
+    """Reads one token of each text at its own position below S: logits of the next, and the cache with it."""
+    B, S = cache.key[0].shape[:2]
+    position_B1 = position_B[:, None]
+    x_BTD = _embed(weights, token_B[:, None], position_B1)
+    angles = None if table is None else (table[0][0][position_B1], table[1][0][position_B1])
+    hidden_BS = jnp.arange(S)[None, :] > position_B1
+    keys, values = [], []
+    for p, key_BSGK, value_BSGK in zip(weights.layers, cache.key, cache.value, strict=True):
+
+        def attend(q: Array, k: Array, v: Array, old_k: Array = key_BSGK, old_v: Array = value_BSGK) -> Array:
             rows = jnp.arange(B)
-            k_BSGK = old.key.at[rows, position_B].set(k_BTGK[:, 0])
-            v_BSGK = old.value.at[rows, position_B].set(v_BTGK[:, 0])
-            new.append(Cache(k_BSGK, v_BSGK))
-            return _attend_one(q_BTHK, k_BSGK, v_BSGK, hidden_BS)
+            keys.append(old_k.at[rows, position_B].set(k[:, 0]))
+            values.append(old_v.at[rows, position_B].set(v[:, 0]))
+            return _attend_one(q, keys[-1], values[-1], hidden_BS)
 
-        return decoder.block(c, p, x_BTD, angles, attend), new[0]
+        x_BTD = _block(c, p, x_BTD, angles, attend)
+    x_BD = decoder.layer_norm(x_BTD, c.norm_epsilon, weights.norm, weights.norm_bias)[:, 0]
+    logits_BV = jnp.einsum("bd,vd->bv", x_BD, weights.output, preferred_element_type=jnp.float32)
+    return logits_BV, Cache(tuple(keys), tuple(values))
 
-    x_BTD, cache = jax.lax.scan(layer, x_BTD, (params.layers, cache))
-    return _logits(c, params, x_BTD[:, 0]), cache
+
+def _embed(weights: Weights, tokens_BT: Array, position_BT: Array) -> Array:
+    x_BTD = weights.embedding[tokens_BT]
+    return x_BTD if weights.positions is None else x_BTD + weights.positions[position_BT]
 
 
-def pick(logits_BV: Float[Array, "B V"], sampling: Sampling, key_B: Key[Array, "B"]) -> Int[Array, "B"]:
-    """One token for each row. Ties go to the lower id."""
-    V = logits_BV.shape[-1]
-    if sampling.temperature == 0:
-        return jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
-    score_BC, token_BC = jax.lax.top_k(logits_BV / sampling.temperature, min(sampling.top_k or V, V))
-    if sampling.top_p < 1:
-        p_BC = jax.nn.softmax(score_BC, axis=-1)
-        likelier_BC = jnp.cumsum(p_BC, axis=-1) - p_BC  # 0 for the likeliest, which is always kept
-        score_BC = jnp.where(likelier_BC < sampling.top_p, score_BC, -jnp.inf)
-    choice_B = jax.vmap(jax.random.categorical)(key_B, score_BC)
-    return jnp.take_along_axis(token_BC, choice_B[:, None], axis=-1)[:, 0]
+def _block(
+    c: ModelConfig, p: Layer, x_BTD: Array, angles: decoder.Angles, attend: Callable[[Array, Array, Array], Array]
+) -> Array:
+    """`areca.model.decoder.block` on joined kernels."""
+    H, GK, F = c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim, c.d_ff
+    qkv, mlp = [H, GK, GK], [F, F] if c.mlp == "swiglu" else [F]
+    h_BTD = decoder.layer_norm(x_BTD, c.norm_epsilon, p.norm, p.norm_bias)
+    if c.block == "parallel":
+        outs = jax.lax.split(_product(h_BTD, p.into[0], p.into_bias[0]), qkv + mlp, axis=2)
+        both = jnp.concatenate([_attended(c, outs[:3], angles, attend), _activated(outs[3:])], axis=2)
+        return x_BTD + _product(both, p.out[0], p.out_bias[0])
+    outs = jax.lax.split(_product(h_BTD, p.into[0], p.into_bias[0]), qkv, axis=2)
+    x_BTD = x_BTD + _product(_attended(c, outs, angles, attend), p.out[0], p.out_bias[0])
+    assert p.mlp_norm is not None
+    h_BTD = decoder.layer_norm(x_BTD, c.norm_epsilon, p.mlp_norm, p.mlp_norm_bias)
+    outs = jax.lax.split(_product(h_BTD, p.into[1], p.into_bias[1]), mlp, axis=2)
+    return x_BTD + _product(_activated(outs), p.out[1], p.out_bias[1])
+
+
+def _product(x_BTX: Array, kernel_XY: Array, bias_Y: Array | None) -> Array:
+    B, T, X = x_BTX.shape
+    out = (x_BTX.reshape(B * T, X) @ kernel_XY).reshape(B, T, -1)
+    return out if bias_Y is None else out + bias_Y.astype(out.dtype)[None, None]
+
+
+def _attended(
+    c: ModelConfig, qkv: Sequence[Array], angles: decoder.Angles, attend: Callable[[Array, Array, Array], Array]
+) -> Array:
+    B, T, _ = qkv[0].shape
+    q_BTHK, k_BTGK, v_BTGK = (x.reshape(B, T, -1, c.head_dim) for x in qkv)
+    if angles is not None:
+        cos, sin = (a.astype(q_BTHK.dtype)[:, :, None] for a in angles)
+        q_BTHK, k_BTGK = rotate_halves(q_BTHK, cos, sin), rotate_halves(k_BTGK, cos, sin)
+    return attend(q_BTHK, k_BTGK, v_BTGK).reshape(B, T, -1)
+
+
+def _activated(inputs: Sequence[Array]) -> Array:
+    return jax.nn.silu(inputs[0]) * inputs[1] if len(inputs) == 2 else jax.nn.gelu(inputs[0])
 
 
 def _attend_one(q_BTHK: Array, k_BSGK: Array, v_BSGK: Array, hidden_BS: Array) -> Array:
@@ -177,45 +318,3 @@ def _attend_one(q_BTHK: Array, k_BSGK: Array, v_BSGK: Array, hidden_BS: Array) -
     score_BGXS = jnp.einsum("bgxk,bsgk->bgxs", q_BGXK, k_BSGK, preferred_element_type=jnp.float32) / math.sqrt(K)
     p_BGXS = jax.nn.softmax(jnp.where(hidden_BS[:, None, None], -jnp.inf, score_BGXS), axis=-1)
     return jnp.einsum("bgxs,bsgk->bgxk", p_BGXS.astype(q_BTHK.dtype), v_BSGK).reshape(B, T, H, K)
-
-
-def _logits(config: ModelConfig, params: decoder.Decoder, x_BD: Array) -> Array:
-    return decoder.unembed(params, decoder.last_norm(config, params, x_BD[:, None]))[:, 0]
-
-
-_prefill = functools.partial(jax.jit, static_argnums=0)(prefill)
-_step = functools.partial(jax.jit, static_argnums=0, donate_argnums=2)(step)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _choose(sampling: Sampling, vocabulary: int, key: Array, n: Array, logits_BV: Array) -> Array:
-    """Token n of every text. A draw's key is folded from (seed, purpose, text, n)."""
-    texts = jnp.arange(logits_BV.shape[0])
-    key_B = jax.vmap(lambda i: jax.random.fold_in(jax.random.fold_in(key, i), n))(texts)
-    return pick(logits_BV[:, :vocabulary], sampling, key_B)
-
-
-def _padded(texts: list[list[int]], first: list[int], context: int) -> tuple[np.ndarray, np.ndarray]:
-    """What the cache is to hold of each text, padded on the right, and how many tokens that is."""
-    tokens_BT = np.zeros((len(texts), context), np.int32)
-    length_B = np.array([len(t) - f for t, f in zip(texts, first, strict=True)], np.int32)
-    for row, text, start, length in zip(tokens_BT, texts, first, length_B, strict=True):
-        row[:length] = text[start:]
-    return tokens_BT, length_B
-
-
-def _check_prompts(prompts: Sequence[Sequence[int]], tokens: int, context: int, vocabulary: int) -> None:
-    if tokens < 0:
-        raise ConfigError(f"tokens is {tokens}; give the number of tokens to generate.")
-    if context < 2:
-        raise ConfigError(f"a model of context {context} can't continue a text; it needs at least 2.")
-    for prompt in prompts:
-        if not len(prompt):
-            raise ConfigError("a prompt has no tokens; start from the token that ends documents.")
-        if len(prompt) >= context:
-            raise ConfigError(
-                f"the prompt is {len(prompt)} tokens long and the model was trained on {context} at a time; "
-                f"shorten it to at most {context - 1}."
-            )
-        if not all(0 <= t < vocabulary for t in prompt):
-            raise ConfigError(f"the prompt has a token outside of the model's vocabulary of {vocabulary}.")

@@ -4,9 +4,8 @@ Reads run.json, the checkpoint that the run's record names (proven by digest bef
 the token store. Changes nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,21 @@ from areca import runtime
 from areca.config import RunConfig, check_seed, from_dict
 from areca.data.store import TokenStore
 from areca.data.tokenizer import Tokenizer, load_tokenizer
+from areca.data.written import Written
 from areca.errors import CheckpointError, ConfigError, DataError
 from areca.files import sha256_file
 from areca.footprint.planned import per_1000_tokens
 from areca.footprint.regions import here
 from areca.footprint.sessions import Watch
-from areca.model.decode import Sampling, generate
+from areca.model.decode import MOST, prepare
 from areca.model.decoder import Decoder
+from areca.model.lanes import Batch, Entry, Piece, check_prompts, run
+from areca.model.sampling import Sampling
 from areca.train.checkpoint import Checkpoints
 from areca.train.models import TOKENIZER, is_model, read_model
 from areca.train.record import read_run_json
+
+STREAMED = 4  # tokens drawn between two stretches of text that is shown as it is made
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,7 @@ def sample(
 
     Returns `{"prompt", "text", "tokens", "ended"}` for each: the continuation alone, how many tokens it has, and
     whether the model ended the document. Bytes that are no UTF-8 (a character cut in two) read as U+FFFD. Texts longer
-    than the training context go on from their last half context. Raises what `load_model` and `decode.generate` do.
+    than the training context go on from their last half context. Raises what `load_model` and `lanes.check_prompts` do.
     """
     return sample_and_cost(run_dir, prompts, tokens, Sampling(temperature, top_k, top_p), seed, step, store)[0]
 
@@ -129,43 +133,58 @@ def sample_and_cost(
     seed: int = 0,
     step: int | None = None,
     store: Path | str | None = None,
+    *,
+    stops: Sequence[str] = (),
+    begin: Callable[[list[str]], None] | None = None,
+    write: Callable[[int, str], None] | None = None,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """What `sample` returns, and what it took: energy and carbon, and both per 1,000 tokens of the continuations.
 
     From the first prompt read to the last token drawn; loading the model and compiling are not in it, as they are not
     in what a thousand tokens more would take.
+
+    Args:
+        stops: a text ends before the first of these strings.
+        begin: called with the prompts as they read, before the first token.
+        write: called with a text's place and each stretch of it as it is made, whole characters only.
     """
     sampling.check()
     check_seed(seed)
     place = here()
     model = load_model(run_dir, step, store)
-    tokenizer = model.tokenizer
+    tokenizer, context, config = model.tokenizer, model.config.data.context, model.config.model
     starts = [tokenizer.encode(p) or [tokenizer.eod_id] for p in prompts]
-    draw = partial(
-        generate,
-        model.config.model,
-        model.params,
-        starts,
-        context=model.config.data.context,
-        sampling=sampling,
-        seed=seed,
-        stop=tokenizer.eod_id,
-        vocabulary=tokenizer.vocab_size,
-    )
-    draw(tokens=min(2, tokens))  # compiles all programs
+    vocabulary = min(tokenizer.vocab_size, config.vocab_size)
+    check_prompts(starts, tokens, context, vocabulary)
+    batch = Batch(
+        config, prepare(config, model.params, vocabulary), lanes=max(1, len(starts)), context=context,
+        length=max(map(len, starts), default=1) + tokens, stop=tokenizer.eod_id,
+    )  # fmt: skip
+    batch.compile([len(s) for s in starts])
+    shown = [_shown(tokenizer, start) for start in starts]
+    texts = [Written(tokenizer, stops) for _ in starts]
+    if begin is not None:
+        begin(shown)
+    ended = [False] * len(starts)
+
+    def take(i: int, piece: Piece) -> bool:
+        new = texts[i].add(piece.tokens)
+        if piece.ended:
+            ended[i] = piece.tokens[-1:] == [tokenizer.eod_id]
+            new += texts[i].finish()
+        if new and write is not None:
+            write(i, new)
+        return not texts[i].stopped
+
     cores = runtime.available_cores()
     with Watch(runtime.topology(cores), 1, cores) as watch:
-        texts = draw(tokens=tokens)
+        entries = [Entry(s, tokens, sampling, seed, i) for i, s in enumerate(starts)]
+        run(batch, entries if tokens else [], take, MOST if write is None else STREAMED)
     cost = watch.footprint(place)
-    cost |= per_1000_tokens(cost, max(1, sum(map(len, texts))))
+    cost |= per_1000_tokens(cost, max(1, sum(t.tokens for t in texts)))
     return [
-        {
-            "prompt": _shown(tokenizer, start),
-            "text": _shown(tokenizer, ids),
-            "tokens": len(ids),
-            "ended": ids[-1:] == [tokenizer.eod_id],
-        }
-        for start, ids in zip(starts, texts, strict=True)
+        {"prompt": prompt, "text": text.text, "tokens": text.tokens, "ended": end or text.stopped}
+        for prompt, text, end in zip(shown, texts, ended, strict=True)
     ], cost
 
 
