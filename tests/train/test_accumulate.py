@@ -23,14 +23,13 @@ from tiny import tiny_config
 
 @pytest.mark.parametrize("parallel", [ParallelConfig(), ParallelConfig(2, 2)], ids=["one device", "2 x 2"])
 def test_a_run_in_parts_is_the_run(tiny_store, tmp_path, parallel):
-    config = tiny_config(tiny_store, parallel=parallel, tokens=6 * 8 * 16, batch=BatchConfig(((0, 8),)))
-    for parts in (1, 2, 4):
+    config = tiny_config(tiny_store, parallel=parallel, tokens=4 * 8 * 16, batch=BatchConfig(((0, 8),)))
+    for parts in (1, 4):
         made = replace(config, batch=replace(config.batch, accumulate=parts))
         train(made, tmp_path / f"{parts}")
-    rows = {p: list(read_jsonl(tmp_path / f"{p}" / "metrics.jsonl")) for p in (1, 2, 4)}
-    for parts in (2, 4):
-        for name in ("loss", "grad_norm", "update_norm"):
-            np.testing.assert_allclose([r[name] for r in rows[parts]], [r[name] for r in rows[1]], rtol=2e-5)
+    rows = {p: list(read_jsonl(tmp_path / f"{p}" / "metrics.jsonl")) for p in (1, 4)}
+    for name in ("loss", "grad_norm", "update_norm"):
+        np.testing.assert_allclose([r[name] for r in rows[4]], [r[name] for r in rows[1]], rtol=2e-5)
     assert [r["loss"] for r in rows[4]] != [r["loss"] for r in rows[1]] or parallel.data > 1
 
 

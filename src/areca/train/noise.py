@@ -99,7 +99,7 @@ def check(config: RunConfig) -> None:
             "too; set one of them only."
         )
     for _, batch in config.batch.ramp:
-        if batch % (many * config.parallel.data):
+        if many > 1 and batch % (many * config.parallel.data):
             on = f" on {config.parallel.data} devices" if config.parallel.data > 1 else ""
             raise ConfigError(
                 f"batch.accumulate is {many}, which does not cut a batch of {batch} sequences{on} into equal parts; "
