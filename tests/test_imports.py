@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from areca.cli.main import VERBS
+from commands import COMMANDS
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "areca"
 
@@ -131,16 +131,6 @@ except SystemExit as stop:
     assert not stop.code, stop.code
 print("HEAVY", *sorted({set(HEAVY)!r} & sys.modules.keys()))
 """
-COMMANDS = [
-    *VERBS,
-    "corpus build",
-    "corpus list",
-    "corpus show",
-    "tokenizer train",
-    "tokenizer show",
-    "export hf",
-    "import hf",
-]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

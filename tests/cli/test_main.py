@@ -14,6 +14,7 @@ import pytest
 from areca import __version__, files
 from areca.cli.main import VERBS, main
 from areca.errors import DataError, Interrupted
+from commands import COMMANDS
 
 
 def _run(*argv: str) -> subprocess.CompletedProcess[str]:
@@ -151,18 +152,6 @@ def test_help_answers_in_half_a_second(verb):
         seconds.append(time.perf_counter() - started)
     # Alone it is about 0.2 s; other test processes share the cores here. test_imports holds the cause to account.
     assert statistics.median(seconds) < 1.5
-
-
-COMMANDS = [
-    *VERBS,
-    "corpus build",
-    "corpus list",
-    "corpus show",
-    "tokenizer train",
-    "tokenizer show",
-    "export hf",
-    "import hf",
-]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
