@@ -6,6 +6,8 @@ import resource
 import subprocess
 import sys
 import time
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -326,3 +328,8 @@ def test_the_whole_doctor_is_quick_and_leaves_nothing(tmp_path):
 
 def test_sizes():
     assert [size(v) for v in (None, 12, 1536, 3 << 30)] == ["unknown", "12 B", "1.5 KiB", "3.0 GiB"]
+
+
+def test_every_extra_for_users_is_known():
+    project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+    assert set(software.EXTRAS) == set(project["optional-dependencies"]) - {"dev", "browser"}
