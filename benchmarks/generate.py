@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from peers.problem import PROBLEMS, Problem, batch
+from peers.side import Side
 
 SIDES = ("areca", "transformers")
 SETTLE_SECONDS = 0.3  # for the thread pool of the side that has just run to stop spinning
@@ -72,7 +72,7 @@ def main() -> None:
         )
 
 
-class Worker:
+class Worker(Side):
     """One side in its own process; `ask(n)` has it generate n texts once."""
 
     def __init__(self, side: str, options: argparse.Namespace) -> None:
@@ -80,24 +80,7 @@ class Worker:
         environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
         words = [sys.executable, __file__, "--worker", side, "--threads", threads]
         words += ["--prompt", str(options.prompt), "--tokens", str(options.tokens)]
-        self.process = subprocess.Popen(
-            words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def ask(self, n: int) -> dict:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(f"{n}\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        if not answer:
-            sys.exit(f"a side died: {' '.join(map(str, self.process.args))}")  # type: ignore[arg-type]
-        return json.loads(answer)
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait(timeout=60)
+        super().__init__(words, environment)
 
 
 def work(options: argparse.Namespace) -> None:

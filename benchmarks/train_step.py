@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from peers.problem import PROBLEMS
+from peers.side import Side
 
 SIDES = ("areca", "eager", "compile", "cohere")
 NAMES = {
@@ -82,7 +82,7 @@ def compare(problem: str, allocator: str, options: argparse.Namespace) -> dict[s
             worker.close()
 
 
-class Worker:
+class Worker(Side):
     """One side in its own process; `ask(n)` has it take n steps and returns their times and losses."""
 
     def __init__(self, side: str, allocator: str, problem: str, threads: int) -> None:
@@ -94,28 +94,7 @@ class Worker:
             "TOKENIZERS_PARALLELISM": "false",
         }
         command = [sys.executable, __file__, "--problems", problem, "--threads", str(threads)]
-        self.process = subprocess.Popen(
-            [*command, "--worker", side, allocator],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def ask(self, steps: int) -> dict[str, list[float]]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(f"{steps}\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        if not answer:
-            sys.exit(f"a side died: {' '.join(map(str, self.process.args))}")  # type: ignore[arg-type]
-        return json.loads(answer)
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait(timeout=60)
+        super().__init__([*command, "--worker", side, allocator], environment)
 
 
 def work(side: str, allocator: str, problem: str, threads: int) -> None:

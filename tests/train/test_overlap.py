@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from areca.errors import ConfigError
-from areca.train.overlap import Times, best_even, best_lengths, bounds, even, step_seconds
+from areca.train.overlap import Times, best_lengths, bounds, even, step_seconds
 
 BASE = Times(forward=30, head=10, layer=6, embedding=4, segment=0, head_bytes=20, layer_bytes=10, embedding_bytes=0,
               seconds_per_byte=0.4)  # fmt: skip
@@ -35,6 +35,11 @@ def _simulated(t: Times, lengths: tuple[int, ...], tick: float) -> float:
         if todo:
             todo[0][0] -= 1
     return now * tick
+
+
+def best_even(t: Times, layers: int) -> tuple[int, ...]:
+    """The nearly equal segments of the shortest step; of equal ones the fewest."""
+    return min((even(layers, n) for n in range(1, layers + 1)), key=lambda ls: (step_seconds(t, ls), len(ls)))
 
 
 def _compositions(n: int) -> Iterator[tuple[int, ...]]:

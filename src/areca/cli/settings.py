@@ -4,14 +4,13 @@ A value is written as in TOML; text needs no quotes. What is given here counts o
 """
 
 import tomllib
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any, get_type_hints
 
 from areca.config import RunConfig, from_dict, read_table
 from areca.errors import ConfigError, closest
 
-ROOMS = tuple(f.name for f in fields(RunConfig) if isinstance(get_type_hints(RunConfig)[f.name], type)
-              and hasattr(get_type_hints(RunConfig)[f.name], "__dataclass_fields__"))  # fmt: skip
+ROOMS = tuple(name for name, hint in get_type_hints(RunConfig).items() if is_dataclass(hint))
 SINGLE = tuple(f.name for f in fields(RunConfig) if f.name not in (*ROOMS, "init_from"))  # tokens, seed, ...
 
 

@@ -43,13 +43,12 @@ from areca.train.identity import (
 )
 from areca.train.models import first_state, start_of
 from areca.train.profiling import Profiling, profiled
-from areca.train.profiling import check as check_profile
 from areca.train.progress import Listener, Progress, Say
 from areca.train.record import RunRecord, read_evaluations, read_events, read_metrics
 from areca.train.result import result_of
 from areca.train.saves import Saves, state_bytes
 from areca.train.signals import Stop, stop_requests
-from areca.train.tracing import Tracing, Windows
+from areca.train.tracing import Tracing, Windows, check_within
 from areca.train.tracing import check as check_windows
 
 if TYPE_CHECKING:
@@ -118,7 +117,7 @@ def train(
         return done
     plan = list(schedules.steps(config.batch, config.tokens, config.data.context))
     check_windows(trace_steps, config.islands.shards, len(plan))
-    check_profile(profile_steps, len(plan))
+    check_within(profile_steps, len(plan), "--profile-steps")
     batches = Batches(store, config.data)
     batches.get(0, max(p.batch for p in plan))  # a corpus smaller than one batch is refused before anything is written
     with (

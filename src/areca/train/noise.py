@@ -90,30 +90,24 @@ def parts_for(config: RunConfig, most: int = MOST_PARTS) -> int:
 
 def check(config: RunConfig) -> None:
     """ConfigError unless the batches can be cut into `noise_parts`, or into those of `batch.accumulate`."""
-    many = config.batch.accumulate
+    parts, many = config.noise_parts, config.batch.accumulate
     if many < 1:
         raise ConfigError(f"batch.accumulate is {many}; it must be at least 1.")
-    if many > 1 and config.noise_parts:
-        raise ConfigError(
-            f"batch.accumulate is {many} and noise_parts {config.noise_parts}, which computes a batch in parts "
-            "too; set one of them only."
-        )
-    for _, batch in config.batch.ramp:
-        if many > 1 and batch % (many * config.parallel.data):
-            on = f" on {config.parallel.data} devices" if config.parallel.data > 1 else ""
-            raise ConfigError(
-                f"batch.accumulate is {many}, which does not cut a batch of {batch} sequences{on} into equal parts; "
-                "choose one that does."
-            )
-    parts, data = config.noise_parts, config.parallel.data
     if parts < 0 or parts == 1:
         raise ConfigError(
             f"noise_parts is {parts}; give 2 or more parts of a batch, or 0 not to measure the noise scale."
         )
+    if many > 1 and parts:
+        raise ConfigError(
+            f"batch.accumulate is {many} and noise_parts {parts}, which computes a batch in parts too; set one of "
+            "them only."
+        )
+    name, number = ("noise_parts", parts) if parts else ("batch.accumulate", many)
+    data = config.parallel.data
     for _, batch in config.batch.ramp:
-        if parts and batch % (parts * data):
+        if number > 1 and batch % (number * data):
             on = f" on {data} devices" if data > 1 else ""
             raise ConfigError(
-                f"noise_parts is {parts}, which does not cut a batch of {batch} sequences{on} into equal parts; choose "
-                "one that does."
+                f"{name} is {number}, which does not cut a batch of {batch} sequences{on} into equal parts; choose one "
+                "that does."
             )

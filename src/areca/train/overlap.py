@@ -65,19 +65,14 @@ def step_seconds(times: Times, lengths: Sequence[int]) -> float:
     return max(computed, sent)
 
 
-def best_even(times: Times, layers: int) -> tuple[int, ...]:
-    """The nearly equal segments, 1 to `layers`, of the shortest step; of equal ones the fewest."""
-    _check(layers)
-    return min((even(layers, s) for s in range(1, layers + 1)), key=lambda ls: (step_seconds(times, ls), len(ls)))
-
-
 def best_lengths(times: Times, layers: int) -> tuple[int, ...]:
     """The lengths, from the last layers to the first, of the shortest step; of equal ones the fewest segments.
 
     When `done` layers are computed in `count` segments, it is known how long that took, and all that matters of their
     lengths is when the link is free again. So the earliest such times, one for each (count, done), lead to the best.
     """
-    _check(layers)
+    if layers < 1:
+        raise ConfigError(f"the model has {layers} layers; it needs at least 1.")
     t, done = times, np.arange(layers + 1)
     first = t.forward + t.head
     length = done[None, :] - done[:, None]  # [before, after] of one more segment
@@ -99,8 +94,3 @@ def best_lengths(times: Times, layers: int) -> tuple[int, ...]:
         if (step := step_seconds(t, found)) < best[0] - 1e-12:
             best = step, found
     return best[1]
-
-
-def _check(layers: int) -> None:
-    if layers < 1:
-        raise ConfigError(f"the model has {layers} layers; it needs at least 1.")

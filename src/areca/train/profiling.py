@@ -10,18 +10,9 @@ from pathlib import Path
 
 import jax
 
-from areca.errors import ConfigError
 from areca.train.tracing import Windows
 
 DIRECTORY = "profile"
-
-
-def check(windows: Windows, steps: int) -> None:
-    """ConfigError for steps that a run of so many does not have."""
-    if windows and windows[-1][1] > steps:
-        raise ConfigError(
-            f"--profile-steps goes to step {windows[-1][1]:,} and the run has {steps:,}; name earlier ones."
-        )
 
 
 @contextmanager
@@ -40,29 +31,30 @@ class Profiling:
 
     def __init__(self, windows: Windows, run_dir: Path | str) -> None:
         self.windows, self.path = windows, Path(run_dir) / DIRECTORY
-        self.running = False
+        self.open: tuple[int, int] | None = None  # the window that is being profiled
         self.written = 0  # windows
-        self._until = 0  # the last step of the one that is open
+
+    def _window(self, step: int) -> tuple[int, int] | None:
+        return next((w for w in self.windows if w[0] <= step <= w[1]), None)
 
     def turns(self, step: int) -> bool:
         """Whether a window begins with this step, or ended before it: what runs has to be waited for, then `turn`."""
-        inside = any(first <= step <= last for first, last in self.windows)
-        return inside != self.running or (self.running and step > self._until)
+        return self._window(step) != self.open
 
     def turn(self, step: int) -> None:
         """Ends the window that is open; begins the one that this step is in."""
         self.finish()
-        for first, last in self.windows:
-            if first <= step <= last:
-                options = jax.profiler.ProfileOptions()
-                options.python_tracer_level = 0  # it walks other threads' frames: seen to end the process (docs/log.md)
-                jax.profiler.start_trace(str(self.path / f"steps-{first}-{last}"), profiler_options=options)
-                self.running, self._until = True, last
+        self.open = self._window(step)
+        if self.open is not None:
+            options = jax.profiler.ProfileOptions()
+            options.python_tracer_level = 0  # it walks other threads' frames: seen to end the process (docs/log.md)
+            name = "steps-{}-{}".format(*self.open)
+            jax.profiler.start_trace(str(self.path / name), profiler_options=options)
 
     def finish(self) -> None:
         """The run ends, for whatever reason: writes the window that is open."""
-        if self.running:
-            self.running = False
+        if self.open is not None:
+            self.open = None
             jax.profiler.stop_trace()
             self.written += 1
 

@@ -41,10 +41,13 @@ def check(windows: Windows, shards: int, steps: int) -> None:
             "--trace-steps records what islands do, not one program or a pipeline; give --islands 2, or islands.shards "
             "for one island, or profile the steps with --profile-steps."
         )
+    check_within(windows, steps, "--trace-steps")
+
+
+def check_within(windows: Windows, steps: int, option: str) -> None:
+    """ConfigError for steps that a run of so many does not have."""
     if windows and windows[-1][1] > steps:
-        raise ConfigError(
-            f"--trace-steps goes to step {windows[-1][1]:,} and the run has {steps:,}; name earlier ones."
-        )
+        raise ConfigError(f"{option} goes to step {windows[-1][1]:,} and the run has {steps:,}; name earlier ones.")
 
 
 class Tracing:
