@@ -124,13 +124,15 @@ def test_dispatch_runs_ahead_of_a_host_function(islands):
         x = client.put(X, islands[:1])
         graph = client.trace(behind, x)
         client.submit(graph, x)[0].result()
-        started = time.perf_counter()
-        (y,) = client.submit(graph, x)
-        took = time.perf_counter() - started
-        assert not y.placed
-        np.testing.assert_array_equal(y.result(), 1024 * (X + 1))
+        took = []
+        for _ in range(5):  # the quickest of five: other processes share the cores here
+            started = time.perf_counter()
+            (y,) = client.submit(graph, x)
+            took.append(time.perf_counter() - started)
+            assert not y.placed
+            np.testing.assert_array_equal(y.result(), 1024 * (X + 1))
     timeline.close()
-    assert took < 0.005
+    assert min(took) < 0.005
     host = [e for e in timeline.events if e.kind == "host"][-1]
     prepared = [e for e in timeline.events if e.kind == "prepare" and e.name == "double"][-10:]
     enqueued = [e for e in timeline.events if e.kind == "dispatch" and e.name == "double"][-10:]

@@ -195,7 +195,7 @@ def test_several_clients_share_processes_by_weight():
     islands[0].close()
     timeline.close()
     busy = [e.client for e in timeline.events if e.kind == "dispatch"][41:137]
-    assert busy.count("three") / busy.count("one") == pytest.approx(3, rel=0.3)
+    assert 2 < busy.count("three") / busy.count("one") < 4.5  # quiet: 3; of equal weights it would be 1
 
 
 def test_a_trace_of_islands_in_processes_says_when_each_program_ran_and_what_arrived_when(tmp_path):

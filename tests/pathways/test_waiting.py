@@ -64,7 +64,7 @@ def test_an_island_that_is_stuck_is_named_within_the_deadline():
         x = client.put(X, controller.islands)
         started = time.monotonic()
         futures = [client.call(stuck, x) for _ in range(4)]
-        assert time.monotonic() - started < 0.5  # XLA runs it where it is enqueued, not in the client
+        assert time.monotonic() - started < 3  # XLA runs it where it is enqueued, not in the client
         for future in (futures[0], futures[3]):
             with pytest.raises(IslandError, match=r"stuck .*island 0|island 0 .*stuck"):
                 future.result()
