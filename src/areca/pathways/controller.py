@@ -34,6 +34,8 @@ from areca.pathways.watch import Watch
 
 WINDOW = 16  # programs in flight on an island
 DEADLINE = 300.0  # seconds without an answer after which an island is called stuck
+FEW = 8  # messages that wait while the dispatcher sleeps, from which on who submits lets it have the interpreter
+PAUSE = 20e-6  # seconds for which
 
 
 class Controller:
@@ -61,6 +63,8 @@ class Controller:
         self._stride, self._clients, self._flow = Stride(), list[Client](), Dataflow(self._ready)
         self._hosts = Pool(host_threads, "areca-host")
         self._watchers = {i: Pool(1, f"areca-{i.name}") for i in self.islands}
+        self._open = set[Client]()  # clients that were opened and not heard to close
+        self._idle = False  # whether the dispatcher waits for a message
         self._closed = False
         self._broken: BaseException | None = None
         self._remote = Watch(self.inbox, deadline, lambda: [i for i in self.islands if i.remote])
@@ -80,6 +84,7 @@ class Controller:
         if not 0 < weight < 1e9:
             raise ConfigError(f"the weight of client {name} is {weight}; it must be a positive number.")
         client = Client(self, name, weight)
+        self._open.add(client)
         self.inbox.put(("open", client))
         return client
 
@@ -96,6 +101,8 @@ class Controller:
         if self.timeline is not None:
             execution.recording = self.timeline.submitted(graph, client.name, inputs, outputs)
         self.inbox.put(("submit", execution))
+        if self._idle and self.inbox.qsize() >= FEW:  # else it would have it once this thread's turn of 5 ms is over
+            time.sleep(PAUSE)
         return outputs
 
     def forget(self, programs: Sequence[Program]) -> None:
@@ -148,7 +155,8 @@ class Controller:
         """Whether it is the last one."""
         kind, what = message
         if kind == "submit":
-            self._flow.enter(what)
+            if not self._at_once(what):
+                self._flow.enter(what)
         elif kind == "host":
             self._flow.host_ended(*what)
         elif kind == "free":
@@ -169,12 +177,34 @@ class Controller:
             self._flow.close(what)
             what.ready.clear()
             self._clients.remove(what)
+            self._open.discard(what)
             for graph in what.graphs:
                 unregister(graph)
         elif kind == "forget":
             for island in (i for i in self.islands if i.remote):
                 island.forget(what)  # type: ignore[attr-defined]
         return kind == "end"
+
+    def _at_once(self, execution: Execution) -> bool:
+        """Dispatches a graph of one step whose inputs are placed, where nobody else could be next: whether it could.
+
+        The bookkeeping of who waits for whom, and of whose turn it is, takes longer than such a step's enqueueing.
+        """
+        step, client = execution.graph.only_step, execution.client
+        if step is None or len(self.islands) > 1 or not all(f.placed and f.error is None for f in execution.inputs):
+            return False
+        while True:
+            if len(self._open) > 1 or client.closed or client.ready:
+                return False
+            if self._room(step.islands):
+                break
+            self._free_first(self.islands[0])
+        self._flow.load(execution)
+        cost = self.costs.of(step.number)
+        execution.failed = not self._enqueue(execution, step, cost)
+        self._stride.charge(client.share, cost, step.islands)
+        self._flow.place(execution)
+        return True
 
     def _ready(self, unit: Unit) -> None:
         client = unit.execution.client
@@ -328,15 +358,15 @@ class Controller:
     def _wait(self) -> bool:
         """Nothing can be dispatched: waits for a message, or for room on an island. Whether the last message came."""
         if not any(c.ready for c in self._clients):
-            return self._handle(self.inbox.get())
+            self._idle = True
+            message = self.inbox.get()
+            self._idle = False
+            return self._handle(message)
         full = [i for i in self.islands if self._flights[i].used >= self.window]
         if not full:  # islands of other processes have no room; a watch ends those that never will
             return self._handle(self.inbox.get())
         if len(self.islands) == 1:  # nothing else could be dispatched meanwhile: no other thread is needed
-            flight = self._flights[full[0]]
-            flight.mark()
-            settled(flight.marks[0][0])
-            self._seen(*flight.free())
+            self._free_first(full[0])
             return False
         for island in full:
             flight = self._flights[island]
@@ -348,6 +378,13 @@ class Controller:
             return self._handle(self.inbox.get(timeout=self.deadline))
         except queue.Empty:
             raise IslandError(f"{self._stuck()}.") from None
+
+    def _free_first(self, island: Island) -> None:
+        """Waits until what an island was given first is computed."""
+        flight = self._flights[island]
+        flight.mark()
+        settled(flight.marks[0][0])
+        self._seen(*flight.free())
 
     def _watch(self, island: Island, array: Any) -> None:
         settled(array)

@@ -38,8 +38,8 @@ class Execution:
         self.slots: list[Any] = [None] * graph.n_slots
         self.failed = False  # whether any slot is Failed
         self.recording: Any = None  # timeline.Recording, if there is one
-        self.units = [Unit(self, node) for node in (*graph.segments, *graph.hosts)]
-        self.left = len(self.units)  # not dispatched yet
+        self.units: list[Unit] = []
+        self.left = len(graph.segments) + len(graph.hosts)  # units not dispatched yet
 
     def end(self) -> None:
         """Lets go of all values: they live on in the futures that hold them."""
@@ -67,7 +67,8 @@ class Dataflow:
 
     def enter(self, execution: Execution) -> None:
         """Finds what each unit of an execution waits for."""
-        graph, units = execution.graph, execution.units
+        graph = execution.graph
+        units = execution.units = [Unit(execution, node) for node in (*graph.segments, *graph.hosts)]
         if execution.client not in self.open:
             self._abandon(execution, closed(execution.client))
             return
@@ -94,6 +95,11 @@ class Dataflow:
             if not unit.waits:
                 self.ready(unit)
 
+    def load(self, execution: Execution) -> None:
+        """Puts inputs, all of which are placed, into their slots."""
+        for value, future in zip(execution.graph.inputs, execution.inputs, strict=True):
+            _load(execution, value, future)
+
     def dispatched(self, unit: Unit) -> None:
         """Gives the outputs that the unit made to their futures, and lets go on what waited for it."""
         execution = unit.execution
@@ -101,7 +107,7 @@ class Dataflow:
             return
         self.open[execution.client].discard(unit)
         then = self._left(unit)
-        self._place(execution)
+        self.place(execution)
         for other in then:
             self._one_less(other)
 
@@ -154,14 +160,14 @@ class Dataflow:
 
         def placed() -> None:
             _load(execution, value, future)
-            self._place(execution)
+            self.place(execution)
 
         if future.placed:
             placed()
         else:
             future.then.append(placed)
 
-    def _place(self, execution: Execution) -> None:
+    def place(self, execution: Execution) -> None:
         """One thing less that an execution waits for: gives its futures what there is of their values."""
         outputs, slots = execution.outputs, execution.slots
         for value, future in zip(execution.graph.outputs, outputs, strict=bool(outputs)):

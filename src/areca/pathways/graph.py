@@ -118,6 +118,7 @@ class Graph:
         self.nodes: list[Step | Host] = []
         self.hosts: list[Host] = []
         self.segments: list[Segment] = []
+        self.only_step: Step | None = None  # where it has nothing else, neither reads from the host nor takes memory
         self.passed: list[int] = []  # inputs that are, or are part of, an output as they are
         self.donated: dict[int, str] = {}  # input -> the program that takes its memory
         self._taken: dict[int, str] = {}  # slot -> the program that takes its memory
@@ -277,6 +278,8 @@ class Graph:
         read_by_hosts = {i for h in self.hosts for i in h.ins}
         for part in (p for g in self.segments for s in g.steps for p in s.parts):
             last |= dict.fromkeys(part.ins, part)
+        if len(self.nodes) == 1 and not (self.hosts or self.passed or self._taken or self.remote):
+            self.only_step = self.segments[0].steps[0]
         for slot, part in last.items():
             # What several segments read is kept to the end: they may be dispatched in any order.
             if slot not in kept and slot not in read_by_hosts and len(readers[slot]) == 1:
