@@ -18,7 +18,7 @@ from areca.data import store
 from areca.errors import DataError, RemoteError
 from areca.files import read_json, sync_directory, write_atomic, write_json
 from areca.remote.fetch import Wanted, alone, fetch
-from areca.remote.place import Place
+from areca.remote.place import Place, is_url
 from areca.runtime import cache_directory
 
 META = "store.json"
@@ -51,6 +51,23 @@ def local_store(url: str, say: Callable[[str], None]) -> Path:
             part.rename(directory)
             sync_directory(directory.parent)
     return directory
+
+
+def tokenizer_of(where: Path | str) -> tuple[Path, str]:
+    """The tokenizer.json of a store, the only file that is fetched of one behind a URL, and the store's fingerprint."""
+    if not is_url(where):
+        opened = store.TokenStore.open(where)
+        return opened.tokenizer_path, opened.fingerprint
+    place = Place(str(where))
+    if (data := _read_meta(place)) is None:
+        raise DataError(f"there is no token store {where}; say where it is now with --store.")
+    meta = _parse(place, data)
+    name, digest = "tokenizer.json", meta["files"]["tokenizer.json"]
+    if (there := place.info(name)) is None:
+        raise RemoteError(f"{place.of(name)} is missing: the store is damaged; build it again.")
+    with alone(f"tokenizers/{digest[:32]}") as directory:
+        fetch(place, {name: Wanted(((name, there.size),), digest)}, directory, lambda _: None)
+        return directory / name, meta["fingerprint"]
 
 
 def deliver(

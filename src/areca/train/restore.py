@@ -11,7 +11,7 @@ from typing import Any
 
 from areca import runtime
 from areca.config import RunConfig, check_seed, from_dict
-from areca.data.store import TokenStore
+from areca.data.away import tokenizer_of
 from areca.data.tokenizer import Tokenizer, load_tokenizer
 from areca.data.written import Written
 from areca.errors import CheckpointError, ConfigError, DataError
@@ -23,7 +23,9 @@ from areca.model.decode import MOST, prepare
 from areca.model.decoder import Decoder
 from areca.model.lanes import Batch, Entry, Piece, check_prompts, run
 from areca.model.sampling import Sampling
+from areca.remote.place import is_url
 from areca.train.checkpoint import Checkpoints
+from areca.train.copies import local_run
 from areca.train.models import TOKENIZER, is_model, read_model
 from areca.train.record import read_run_json
 
@@ -40,7 +42,7 @@ class TrainedModel:
     params: Decoder
     tokenizer: Tokenizer
     tokenizer_path: Path
-    store: TokenStore | None  # None: imported, without the text it was trained on
+    store_fingerprint: str | None  # None: imported, without the text it was trained on
 
 
 def load_model(run_dir: Path | str, step: int | None = None, store: Path | str | None = None) -> TrainedModel:
@@ -53,25 +55,22 @@ def load_model(run_dir: Path | str, step: int | None = None, store: Path | str |
         CheckpointError: no run, no such checkpoint, or one that is damaged.
         DataError: the token store is gone, or its tokenizer is not the one the run was trained with.
     """
-    run_dir = Path(run_dir)
+    run_dir = local_run(run_dir, step)
     if is_model(run_dir):
         return _imported(run_dir, step, store)
     run = read_run_json(run_dir)
     try:
         config = from_dict(run["config"], RunConfig, "config")
-        place, digest = Path(store or run["store"]["path"]), run["store"]["tokenizer_sha256"]
+        place, digest = str(store or run["store"]["path"]), run["store"]["tokenizer_sha256"]
     except (KeyError, TypeError, ConfigError) as error:
         raise CheckpointError(f"{run_dir / 'run.json'} is not this version's ({error}); name another run.") from None
-    if store is None and not place.exists():
+    if store is None and not is_url(place) and not Path(place).exists():
         raise DataError(f"the token store {place} of {run_dir} is gone; say where it is now with --store.")
-    opened = TokenStore.open(place)
-    if sha256_file(opened.tokenizer_path) != digest:
-        raise DataError(
-            f"{opened.tokenizer_path} is not the tokenizer that {run_dir} was trained with; name its store."
-        )
+    path, fingerprint = tokenizer_of(place)
+    if sha256_file(path) != digest:
+        raise DataError(f"{path} is not the tokenizer that {run_dir} was trained with; name its store.")
     params, step = _parameters(run_dir, config, step)
-    path = opened.tokenizer_path
-    return TrainedModel(run_dir, config, step, params, load_tokenizer(path), path, opened)
+    return TrainedModel(run_dir, config, step, params, load_tokenizer(path), path, fingerprint)
 
 
 def _imported(directory: Path, step: int | None, store: Path | str | None) -> TrainedModel:
