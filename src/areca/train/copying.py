@@ -20,7 +20,7 @@ QUIET_SECONDS = 2.0  # of waiting at the end before it is said
 
 
 class Copying:
-    """The copy of a run in progress. `record` appends an event (its name, its fields), `say` tells the user a sentence."""
+    """The copy of a run in progress. `record` appends an event (its name, its fields), `say` tells the user."""
 
     def __init__(self, url: str, run_dir: Path, record: Callable[..., None], say: Callable[[str], None]) -> None:
         self.url, self.run_dir, self._record, self._say = url, run_dir, record, say
