@@ -7,6 +7,7 @@ is sent once its standard input has ended, which is when the run's process is do
 """
 
 import hashlib
+import json
 import os
 import select
 import shutil
@@ -38,6 +39,7 @@ class Copier:
         self.held = run_dir / HELD
         self._lock = take_lock(self.held, "being copied")
         self._manifest: dict[str, Any] | None = None
+        self._sent: dict[str, Any] | None = None  # the manifest that was sent last, with or without an answer
         self._there: dict[str, int] | None = None  # parts and their bytes
 
     def state(self) -> tuple[Any, ...]:
@@ -133,16 +135,16 @@ class Copier:
 
     def _replace(self, manifest: dict[str, Any]) -> None:
         """Makes `manifest` the copy, then removes the parts that it does not name."""
-        import json
-
         assert self._there is not None
-        if read_manifest(self.place) != self._manifest:
+        if read_manifest(self.place) not in (self._manifest, self._sent):
             raise RemoteError(
                 f"{self.place} was changed by another process meanwhile, so nothing more is copied there; copy one run "
                 "to a URL, from one machine."
             )
-        self.place.write(MANIFEST, json.dumps(manifest, indent=1).encode())
-        self._manifest = json.loads(json.dumps(manifest))
+        data = json.dumps(manifest, indent=1).encode()
+        self._sent = json.loads(data)
+        self.place.write(MANIFEST, data)
+        self._manifest = self._sent
         named = {key for f in manifest["files"].values() for key, _ in f["parts"]}
         for key in [k for k in self._there if k not in named]:
             self.place.remove([key])
