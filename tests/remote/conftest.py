@@ -101,23 +101,29 @@ def s3_port() -> Iterator[int]:
         process.terminate()
 
 
+@pytest.fixture(scope="session")
+def the_link(s3_port: int) -> Link:
+    """One for all tests, so that one client serves them."""
+    return Link(s3_port)
+
+
 @pytest.fixture
-def link(s3_port: int, tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Link]:
+def link(the_link: Link, tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Link]:
     """An empty bucket `lab` behind a link, and a cache of the test's own; a lost link is waited for shortly."""
     import fsspec
 
-    link = Link(s3_port)
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{link.port}")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{the_link.port}")
     monkeypatch.setenv("ARECA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("ARECA_REMOTE_SECONDS", "1")
-    fs = fsspec.filesystem("s3", skip_instance_cache=True, use_listings_cache=False)
+    the_link.cut()
+    the_link.mend()
+    the_link.cuts = 0
+    fs = fsspec.filesystem("s3", use_listings_cache=False)
     if fs.exists("lab"):
         fs.rm("lab", recursive=True)
     fs.mkdir("lab")
-    type(fs).clear_instance_cache()
-    yield link
-    link.cut()
-    type(fs).clear_instance_cache()
+    yield the_link
+    the_link.left = None

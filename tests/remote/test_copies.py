@@ -13,13 +13,17 @@ import pytest
 
 from areca.cli.main import main
 from areca.config import DataConfig, to_dict
-from areca.errors import CheckpointError, ConfigError, RemoteError
+from areca.data.store import TokenStore
+from areca.errors import CheckpointError, ConfigError, LinkLost, RemoteError
 from areca.files import read_json, write_json
 from areca.remote.place import Place
 from areca.train.copier import Copier
 from areca.train.copies import PART, local_run, read_manifest, settle
+from areca.train.identity import layout_of, parameters_sha256
 from areca.train.loop import train
+from areca.train.models import config_table, first_state, start_of
 from areca.train.record import metrics_without_timing, read_events
+from areca.train.restore import load_model
 from tiny import tiny_config
 
 URL = "s3://lab/runs/first"
@@ -195,6 +199,23 @@ def test_two_processes_do_not_copy_to_one_place(link, run):
     copier.close()
 
 
+def test_a_list_of_parts_whose_answer_was_lost_is_not_taken_for_anothers(link, run, monkeypatch):
+    write, lost = Place.write, []
+
+    def answer_lost(self, name, data):
+        write(self, name, data)
+        if name == "copy.json" and not lost:
+            lost.append(name)
+            raise LinkLost("the link is lost")
+
+    copier = Copier(run, URL)
+    monkeypatch.setattr(Place, "write", answer_lost)
+    with pytest.raises(LinkLost):
+        copier.copy()
+    assert copier.copy()["step"] == 12
+    copier.close()
+
+
 def test_a_damaged_part_is_named_and_nothing_is_made_of_it(link, run, tmp_path):
     copied(run)
     name = next(n for n in Place(URL).names() if "checkpoints/12/d/" in n)
@@ -206,25 +227,28 @@ def test_a_damaged_part_is_named_and_nothing_is_made_of_it(link, run, tmp_path):
     assert not (tmp_path / "back").exists()
 
 
-def test_a_model_behind_a_url_writes_is_exported_and_begins_runs(link, run, tiny_store, tmp_path, capsys):
+def test_a_model_behind_a_url_is_loaded_exported_and_begins_runs(link, run, tiny_store, tmp_path):
+    import jax
+
+    from areca.train.step import init_state
+
     copied(run)
     for path in tiny_store.iterdir():
         Place("s3://lab/stores/tiny").write(path.name, path.read_bytes())
-    asked = ["--prompt", "areca", "--tokens", "8", "--json"]
-    assert main(["generate", str(run), *asked]) == 0
-    here = json.loads(capsys.readouterr().out)["samples"]
-    assert main(["generate", URL, *asked, "--store", "s3://lab/stores/tiny"]) == 0
-    assert json.loads(capsys.readouterr().out)["samples"] == here
+    digest = read_json(run / "result.json")["parameters_sha256"]
+    model = load_model(URL, store="s3://lab/stores/tiny")
+    assert parameters_sha256(model.params) == digest
     assert not list((tmp_path / "cache/remote").glob("stores/*"))  # of the store only the tokenizer was fetched
     assert main(["export", "hf", f"{URL}/checkpoints/8", "--out", str(tmp_path / "hf")]) == 0
     assert read_json(tmp_path / "hf/areca.json")["step"] == 8
-    config = replace(tiny_config(tiny_store), init_from=URL, tokens=2 * 4 * 16)
-    train(config, tmp_path / "next")
-    start = read_json(tmp_path / "next/run.json")["start"]
+    config = replace(tiny_config(tiny_store), init_from=URL)
+    write_json(tmp_path / "next.json", {k: v for k, v in to_dict(config).items() if k != "model"})
+    assert config_table(tmp_path / "next.json", tmp_path / "next")["model"]["d_model"] == 16
+    start = start_of(config, TokenStore.open(tiny_store), tmp_path / "next")
+    assert start is not None
     assert (start["path"], start["step"]) == (URL, 12)
-    train(replace(config, init_from=str(run)), tmp_path / "same")
-    digests = {read_json(tmp_path / n / "result.json")["parameters_sha256"] for n in ("next", "same")}
-    assert len(digests) == 1
+    example = jax.eval_shape(lambda: init_state(config.model, config.optimizer, 0))
+    assert parameters_sha256(first_state(config, start, example, layout_of(config), None).params) == digest
 
 
 def test_a_directory_that_was_brought_there_by_other_means_is_read(link, run, tmp_path):

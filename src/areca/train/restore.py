@@ -4,6 +4,7 @@ Reads run.json, the checkpoint that the run's record names (proven by digest bef
 the token store. Changes nothing.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from areca import runtime
 from areca.config import RunConfig, check_seed, from_dict
 from areca.data.away import tokenizer_of
+from areca.data.store import TokenStore
 from areca.data.tokenizer import Tokenizer, load_tokenizer
 from areca.data.written import Written
 from areca.errors import CheckpointError, ConfigError, DataError
@@ -42,7 +44,13 @@ class TrainedModel:
     params: Decoder
     tokenizer: Tokenizer
     tokenizer_path: Path
-    store_fingerprint: str | None  # None: imported, without the text it was trained on
+    store_place: str | None  # directory or URL of its token store; None: imported, without the text it was trained on
+    store_fingerprint: str | None
+
+    @functools.cached_property
+    def store(self) -> TokenStore | None:
+        """The text it was trained on, fetched at the first use if it lies behind a URL."""
+        return None if self.store_place is None else TokenStore.open(self.store_place)
 
 
 def load_model(run_dir: Path | str, step: int | None = None, store: Path | str | None = None) -> TrainedModel:
@@ -70,7 +78,7 @@ def load_model(run_dir: Path | str, step: int | None = None, store: Path | str |
     if sha256_file(path) != digest:
         raise DataError(f"{path} is not the tokenizer that {run_dir} was trained with; name its store.")
     params, step = _parameters(run_dir, config, step)
-    return TrainedModel(run_dir, config, step, params, load_tokenizer(path), path, fingerprint)
+    return TrainedModel(run_dir, config, step, params, load_tokenizer(path), path, place, fingerprint)
 
 
 def _imported(directory: Path, step: int | None, store: Path | str | None) -> TrainedModel:
@@ -83,7 +91,7 @@ def _imported(directory: Path, step: int | None, store: Path | str | None) -> Tr
             f"{directory} has no {TOKENIZER} (what it came with can't be used here), so it can't read text."
         )
     params, step = _parameters(directory, config, step)
-    return TrainedModel(directory, config, step, params, load_tokenizer(path), path, None)
+    return TrainedModel(directory, config, step, params, load_tokenizer(path), path, None, None)
 
 
 def _parameters(run_dir: Path, config: RunConfig, step: int | None) -> tuple[Decoder, int]:
