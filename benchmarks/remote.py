@@ -1,6 +1,6 @@
 """What a store and a copy behind a URL cost a run, against the same run with a local store and no copy.
 
-    python benchmarks/remote.py [--repeats 5] [--steps 150] [--save-every 25]
+    python benchmarks/remote.py [--repeats 5] [--steps 150] [--save-every 25] [--source code]
 
 A server that speaks S3 (moto's) runs on the machine's last core with the process that copies; training has one thread
 on the others. Three kinds of run take turns: the store on disk; the store behind a URL, its first fetch timed apart;
@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--save-every", type=int, default=25)
+    parser.add_argument("--source", default="code", help="of the store, as of `areca corpus build`")
     given = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as name:
@@ -70,9 +71,9 @@ def compare(root: Path, given: argparse.Namespace) -> None:
 
     fsspec.filesystem("s3").mkdir("lab")
     local, url = root / "store", "s3://lab/store"
-    meta = build_store(local, ["code"], vocab_size=4096)
+    meta = build_store(local, [given.source], vocab_size=4096)
     started = time.perf_counter()
-    build_store(url, ["code"], vocab_size=4096)
+    build_store(url, [given.source], vocab_size=4096)
     print(f"built and sent: {time.perf_counter() - started:.1f} s")
     subprocess.run(["rm", "-rf", root / "cache" / "remote"], check=True)
     started = time.perf_counter()

@@ -13,6 +13,7 @@ from areca.cli.main import main
 from areca.config import DataConfig
 from areca.data.batches import Batches, heldout
 from areca.data.build import build_store
+from areca.data.sources import parse_sources
 from areca.data.store import TokenStore
 from areca.errors import DataError, LinkLost, RemoteError
 from areca.remote.place import Place
@@ -53,8 +54,19 @@ def test_text_behind_a_url_makes_the_store_that_the_files_make(link, books, tmp_
     send(books, url)
     here, there = build(tmp_path / "here", f"books={books}"), build(tmp_path / "there", f"books={url}")
     assert here["fingerprint"] == there["fingerprint"]
-    assert not any((tmp_path / "cache/remote/blocks").iterdir())  # of the build nothing is left
+    assert not list((tmp_path / "cache/remote").glob("blocks/*"))  # of the build nothing is left
     assert build(tmp_path / "there", f"books={url}") == there  # and the same inputs are known again
+
+
+def test_what_has_no_tag_is_told_apart_by_its_content(link, tmp_path):
+    place = Place("memory://untagged")
+    for content in (text(1), text(1).replace("areca", "acorn")):  # of the same length
+        place.write("1.txt", content.encode())
+        (source,) = parse_sources(["memory://untagged/1.txt"])
+        assert source.path.identify()["of"] == "contents"
+        with source.path.files()[0].open() as f:
+            assert f.read() == content.encode()
+        assert not (tmp_path / "cache").exists()
 
 
 def test_a_pattern_takes_the_files_that_match(link, books, tmp_path):

@@ -3,7 +3,8 @@
 A file is read in blocks, each asked for when it is needed and kept on this machine's disk until the build has ended
 (`forget`): a build that is killed, or loses the link for good, does not ask for them again. Memory holds one block.
 What identifies a source is the tag that the place gives each object (S3's ETag, a hub's blob id); without tags every
-object is read once to take its digest. A data set of a hub is read at one commit, which the source's URL then names.
+object is read once more to take its digest, and none of it is kept. A data set of a hub is read at one commit, which
+the source's URL then names.
 """
 
 import functools
@@ -149,10 +150,11 @@ class _Blocks(io.RawIOBase):
             start = number * BLOCK
             size = min(BLOCK, self.info.size - start)
             path = self._kept / str(number)
-            data = path.read_bytes() if path.is_file() else b""
+            data = path.read_bytes() if self.info.tag and path.is_file() else b""
             if len(data) != size:
                 data = self._asked(start, start + size)
-                write_atomic(path, data)
+                if self.info.tag:  # without one, what is kept might be of an earlier content
+                    write_atomic(path, data)
             self._held = number, data
         return self._held[1]
 
