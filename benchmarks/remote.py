@@ -2,8 +2,8 @@
 
     python benchmarks/remote.py [--repeats 5] [--steps 150] [--save-every 25] [--source code]
 
-A server that speaks S3 (moto's) runs on the machine's last core with the process that copies; training has one thread
-on the others. Three kinds of run take turns: the store on disk; the store behind a URL, its first fetch timed apart;
+A server that speaks S3 (moto's) runs on the machine's last core; training has one thread of all cores, and the process
+that copies what is left. Three kinds of run take turns: the store on disk; the store behind a URL, its first fetch timed apart;
 the store on disk and every checkpoint copied to a URL. Printed are the steps' median times, and the
 processor's seconds of the whole training process, as ratios to the first kind.
 """
@@ -97,10 +97,7 @@ def compare(root: Path, given: argparse.Namespace) -> None:
                 "batch": {"ramp": [[0, 16]]}, "evaluation": {"max_tokens": 4096, "batch": 8},
                 "checkpoint": {"every_steps": given.save_every},
             }  # fmt: skip
-            cores = sorted(os.sched_getaffinity(0))
-            command = ["taskset", "-c", str(cores[0]), sys.executable, "-c", RUN, str(out), to, json.dumps(config)]
-            if len(cores) > 1 and to:  # the process that copies inherits the cores; training has one thread of them
-                command[2] = f"{cores[0]},{cores[-1]}"
+            command = [sys.executable, "-c", RUN, str(out), to, json.dumps(config)]
             used[kind].append(float(subprocess.run(command, check=True, stdout=PIPE).stdout))
             rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
             steps[kind].append(statistics.median(r["seconds"] for r in rows[10:]))
