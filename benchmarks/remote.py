@@ -4,8 +4,8 @@
 
 A server that speaks S3 (moto's) runs on the machine's last core; training has one thread of all cores, and the process
 that copies what is left. Three kinds of run take turns: the store on disk; the store behind a URL, its first fetch
-timed apart; the store on disk and every checkpoint copied to a URL. Printed are the steps' median times, and the processor's
-seconds of the whole training process, as ratios to the first kind.
+timed apart; the store on disk and every checkpoint copied to a URL. Printed are the steps' median times, and
+the processor's seconds of the whole training process, as ratios to the first kind.
 """
 
 import argparse
