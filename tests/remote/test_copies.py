@@ -167,7 +167,7 @@ def test_a_lost_link_is_told_of_once_and_made_up_for(link, tiny_store, tmp_path)
     assert read_manifest(Place(URL))["step"] == 12
     assert "can't be reached" in said[0]
     assert "The run goes on" in said[0]
-    assert "is copied to s3://lab/runs/first again, up to step 12" in said[1]
+    assert sum("is copied to s3://lab/runs/first again, up to step" in line for line in said) == 1
 
 
 def test_a_run_is_not_copied_over_another_or_over_a_later_state(link, run, tiny_store, tmp_path):
