@@ -26,6 +26,7 @@ BASE = {
     "runtime": {"errors", "files"},
     "counted": set(),
     "lawjson": {"errors", "files"},
+    "remote": {"errors", "files", "runtime", "remote"},
 }
 
 # room -> the other rooms it may import. `model` and the four others that stand alone know nothing of each other.

@@ -40,6 +40,14 @@ class RunBusyError(CheckpointError, BusyError):
     """Another process trains in the run directory."""
 
 
+class RemoteError(ArecaError):
+    """A place behind a URL that can't be used as it should be."""
+
+
+class LinkLost(RemoteError):
+    """A place behind a URL that gave no answer for as long as one is waited for."""
+
+
 class FitError(ArecaError):
     """A law that the data can't determine, or a fit that did not converge."""
 

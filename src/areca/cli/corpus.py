@@ -22,7 +22,7 @@ def build(
     sources: list[str],
     /,
     *,
-    out: Path,
+    out: str,
     vocab_size: int | None = None,
     tokenizer: Path | None = None,
     text_column: str = "text",
@@ -37,11 +37,12 @@ def build(
     Example: areca corpus build docs:0.6 mine=books.jsonl.zst:0.4 --out stores/mixed --vocab-size 4096
 
     A source is a built-in corpus (`areca corpus list`), a text file, .jsonl or .parquet (also .gz, .zst) or a directory
-    of such files, written PATH or NAME=PATH; `:WEIGHT` at its end is the corpus' share of the training tokens.
+    of such files, written PATH or NAME=PATH; `:WEIGHT` at its end is the corpus' share of the training tokens. A PATH
+    may be a URL, s3://bucket/raw/*.jsonl.zst, gs://... or hf://datasets/OWNER/NAME, and so may the store.
 
     Args:
         sources: what to read, one corpus for each name
-        out: directory of the store; must not exist, or be a store of the same inputs
+        out: directory or URL of the store; must not exist, or be a store of the same inputs
         vocab_size: tokens of the tokenizer that is trained, 257 to 256000 (default 1024)
         tokenizer: a tokenizer.json to use instead of training one
         text_column: of .jsonl and .parquet: one for all, or NAME=COLUMN,NAME=COLUMN for sources with names
@@ -96,13 +97,13 @@ def list_(*, json: bool = False) -> int:
     return 0
 
 
-def show(store: Path, /, *, sample: int = 0, mixture: int = 0, verify: bool = False, json: bool = False) -> int:
+def show(store: str, /, *, sample: int = 0, mixture: int = 0, verify: bool = False, json: bool = False) -> int:
     """Show what a token store holds.
 
     Example: areca corpus show stores/mixed --sample 2
 
     Args:
-        store: directory of the store
+        store: directory or URL of the store
         sample: print the first tokens of so many held-out documents of each corpus
         mixture: print what so many training tokens hold of each corpus, and how often it repeats
         verify: recompute the digest of every file
@@ -130,7 +131,7 @@ def show(store: Path, /, *, sample: int = 0, mixture: int = 0, verify: bool = Fa
     return 0
 
 
-def _table(path: Path, meta: dict[str, Any]) -> None:
+def _table(path: str, meta: dict[str, Any]) -> None:
     table = plain_table(title=str(path), title_justify="left")
     table.add_column("corpus", no_wrap=True, overflow="ignore", min_width=12)
     for column in ("MB", "documents", "tokens", "held out", "B/token", "duplicate", "weight"):

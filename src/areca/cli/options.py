@@ -29,6 +29,7 @@ def call(function: Callable[..., Any], argv: list[str], prog: str, **beside: Any
     if argv and not argv[0] and first is not None and first.kind is first.POSITIONAL_ONLY:
         raise ConfigError(f"{first.name.upper()} is empty text; see `{prog} --help`.")  # an unset variable of a shell
     _refuse_repeated(function, argv)
+    _refuse_url(prog, argv)
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -52,6 +53,17 @@ def _refuse_repeated(function: Callable[..., Any], argv: list[str]) -> None:
         option = f"--{name.replace('_', '-')}"
         if get_origin(hint) is tuple and argv.count(option) > 1:
             raise ConfigError(f"{option} is given {argv.count(option)} times; give all of its values after one.")
+
+
+def _refuse_url(prog: str, argv: list[str]) -> None:
+    """ConfigError where a result is to be written to a URL: only token stores are."""
+    for option, value in zip(argv, [*argv[1:], ""], strict=True):
+        value = option.partition("=")[2] or value
+        if option.partition("=")[0] == "--out" and "://" in value and prog != "areca corpus build":
+            instead = (
+                f", and have it copied with --copy-to {value}" if prog == "areca train" else "; copy it from there"
+            )
+            raise ConfigError(f"--out is {value}; {prog} writes to this machine: name a path{instead}.")
 
 
 def _with_hints(

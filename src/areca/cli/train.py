@@ -28,6 +28,7 @@ def train(
     microbatches: int | None = None,
     schedule: str | None = None,
     track: tuple[str, ...] = (),
+    copy_to: str = "",
     json: bool = False,
     given: dict[str, str] | None = None,
 ) -> int:
@@ -67,6 +68,9 @@ def train(
         schedule: 1f1b, a microbatch goes back as soon as it can, or gpipe, all go forward first: the same numbers.
         track: send the numbers to tensorboard, wandb, trackio (several may be given) as well, in place of [track] of
             the configuration; `areca track` sends those of an older run. What fails there does not touch the run.
+        copy_to: a URL, such as s3://bucket/runs/first, to which each checkpoint is copied in the background with all
+            that the run needs to go on; with --resume, a run that --out has lost is fetched from there. A link that is
+            lost does not stop the run.
         json: print the result for machines.
     """
     from areca.cli.progress import run_progress, say
@@ -114,6 +118,7 @@ def train(
             say=say,
             trace_steps=windows,
             profile_steps=profiled,
+            copy_to=copy_to,
         )
     if json:
         from areca.cli.options import print_json

@@ -21,6 +21,7 @@ import numpy as np
 import areca
 from areca.config import differences
 from areca.data import store
+from areca.data.away import deliver
 from areca.data.documents import to_bytes
 from areca.data.readers import InvalidUtf8, ReadOptions, check_options
 from areca.data.sources import Source, identify, parse_columns, parse_sources
@@ -29,6 +30,8 @@ from areca.data.tokenizer import Tokenizer, check_vocab_size, load_tokenizer, tr
 from areca.errors import ConfigError, DataError
 from areca.files import sha256_file, sha256_json, write_json
 from areca.folders import appear, building
+from areca.remote.place import is_url
+from areca.remote.sources import forget
 
 BUILD = 1  # raise when the same inputs would give another store
 VOCAB_SIZE = 1024
@@ -50,7 +53,8 @@ def build_store(
 ) -> dict[str, Any]:
     """Builds the token store `out` and returns the content of its store.json.
 
-    sources           built-in names, paths, NAME=PATH, each with :WEIGHT (`areca.data.sources`), or Source objects
+    out               a directory, or a URL: then it is built in the cache and sent (`areca.data.away`)
+    sources           built-in names, paths or URLs, NAME=PATH, each with :WEIGHT (`areca.data.sources`), or Sources
     vocab_size        of the tokenizer to train (1024 if neither this nor `tokenizer` is given)
     tokenizer         a tokenizer.json to use instead of training one
     text_column       of .jsonl and .parquet: one for all, or NAME=COLUMN,NAME=COLUMN (`areca.data.sources`)
@@ -61,11 +65,16 @@ def build_store(
     anything else, DataError. Every mistake raises DataError or ConfigError and leaves nothing behind; BusyError if
     another process is building `out`.
     """
-    out = Path(out)
+    out = str(out) if is_url(out) else Path(out)
     say = progress or (lambda line: None)
     parsed = parse_sources(sources)
     for s in parsed:
-        if s.path is not None and s.path.is_dir() and out.resolve().is_relative_to(s.path.resolve()):
+        if (
+            isinstance(out, Path)
+            and isinstance(s.path, Path)
+            and s.path.is_dir()
+            and out.resolve().is_relative_to(s.path.resolve())
+        ):
             raise ConfigError(f"{out} lies inside the source {s.path}; choose an --out outside of it.")
     options = ReadOptions(*parse_columns(text_column, parsed), invalid_utf8, split_bytes)
     check_options(options)
@@ -82,14 +91,20 @@ def build_store(
         "near_duplicates": near_duplicates, "invalid_utf8": invalid_utf8, "text_column": text_column,
         "split_bytes": split_bytes,
     }  # fmt: skip
-    if (existing := _existing(out, inputs)) is not None:
-        say(f"{out} was built from the same inputs: reused")
-        return existing
-    with building(out) as directory:
-        meta = _build(directory, parsed, inputs, options, given, say)
-        if (existing := _existing(out, inputs)) is not None:  # another build was faster
+
+    def make(out: Path) -> dict[str, Any]:
+        if (existing := _existing(out, inputs)) is not None:
+            say(f"{out} was built from the same inputs: reused")
             return existing
-        appear(directory, out)
+        with building(out) as directory:
+            meta = _build(directory, parsed, inputs, options, given, say)
+            if (existing := _existing(out, inputs)) is not None:  # another build was faster
+                return existing
+            appear(directory, out)
+        return meta
+
+    meta = make(out) if isinstance(out, Path) else deliver(out, _fingerprint(inputs), make, say)
+    forget(s.path for s in parsed)
     return meta
 
 
@@ -210,6 +225,7 @@ def train_on_sources(
         spools = gather(directory, parsed, options, True, progress or (lambda line: None))
         trained, sample = _train(spools, dict.fromkeys(spools, 0), vocab_size, progress or (lambda line: None))
         trained.save(out)
+        forget(s.path for s in parsed)
         read = tokens = 0
         for _, text in itertools.chain.from_iterable(s.documents() for s in spools.values()):
             if read > BATCH_CHARACTERS:

@@ -16,7 +16,9 @@ from typing import Any, BinaryIO, Literal
 from areca.data.documents import Document, escape_surrogates, from_bytes, is_valid
 from areca.data.sources import Source, files_of
 from areca.errors import ConfigError, DataError, closest
+from areca.remote.sources import RemoteFile
 
+File = Path | RemoteFile
 InvalidUtf8 = Literal["refuse", "keep"]
 _SNIFF = 8192  # a NUL byte in the first so many bytes marks a binary file, as in git
 _BLOCK, _LARGEST_BLOCK = 1 << 20, 1 << 26
@@ -59,7 +61,7 @@ def read_source(source: Source, options: ReadOptions) -> Iterator[Document]:
             yield Document(text, source.name, where)
 
 
-def _kind(path: Path) -> str:
+def _kind(path: File) -> str:
     suffixes = [s.lower() for s in path.suffixes]
     if suffixes and suffixes[-1] in (".gz", ".zst"):
         suffixes.pop()
@@ -67,10 +69,10 @@ def _kind(path: Path) -> str:
     return {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}.get(last, "text")
 
 
-def _open(path: Path) -> BinaryIO:
+def _open(path: File) -> BinaryIO:
     """The bytes of a file, decompressed by its suffix."""
     if path.suffix.lower() == ".gz":
-        return gzip.open(path, "rb")  # type: ignore[return-value]
+        return gzip.open(path.open("rb") if isinstance(path, RemoteFile) else path, "rb")  # type: ignore[return-value]
     if path.suffix.lower() == ".zst":
         import zstandard
 
@@ -86,7 +88,7 @@ def _decompression_errors() -> tuple[type[Exception], ...]:
     return (gzip.BadGzipFile, zlib.error, EOFError, zstandard.ZstdError)
 
 
-def _is_binary(path: Path) -> bool:
+def _is_binary(path: File) -> bool:
     try:
         with _open(path) as f:
             return b"\0" in f.read(_SNIFF)
@@ -94,7 +96,7 @@ def _is_binary(path: Path) -> bool:
         raise DataError(f"{path} can't be decompressed ({error}); is it damaged?") from None
 
 
-def _text(path: Path, options: ReadOptions, split: int) -> Iterator[tuple[str, str]]:
+def _text(path: File, options: ReadOptions, split: int) -> Iterator[tuple[str, str]]:
     """A text file as one document, or, longer than `split` bytes, as pieces that joined are the file exactly."""
     try:
         with _open(path) as f:
@@ -141,7 +143,7 @@ def _cut(buffer: bytes, start: int, size: int) -> int:
     return stop
 
 
-def _decode(data: bytes, path: Path, offset: int, options: ReadOptions) -> str:
+def _decode(data: bytes, path: File, offset: int, options: ReadOptions) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -153,7 +155,7 @@ def _decode(data: bytes, path: Path, offset: int, options: ReadOptions) -> str:
         ) from None
 
 
-def _jsonl(path: Path, column: str, options: ReadOptions) -> Iterator[tuple[str, str]]:
+def _jsonl(path: File, column: str, options: ReadOptions) -> Iterator[tuple[str, str]]:
     try:
         with _open(path) as f:
             offset = 0
@@ -167,14 +169,14 @@ def _jsonl(path: Path, column: str, options: ReadOptions) -> Iterator[tuple[str,
         raise DataError(f"{path} can't be decompressed ({error}); is it damaged?") from None
 
 
-def _json(line: str, path: Path, number: int) -> Any:
+def _json(line: str, path: File, number: int) -> Any:
     try:
         return json.loads(line)
     except (json.JSONDecodeError, RecursionError) as error:
         raise DataError(f"{path} line {number} is not valid JSON ({error}).") from None
 
 
-def _row_text(row: Any, column: str, path: Path, number: int, options: ReadOptions) -> str:
+def _row_text(row: Any, column: str, path: File, number: int, options: ReadOptions) -> str:
     if not isinstance(row, dict):
         raise DataError(f"{path} line {number} is not a JSON object with a text in {column!r}.")
     if column not in row:
@@ -199,13 +201,13 @@ def _no_column(where: str, column: str, columns: list[str]) -> str:
     return f"{where} has no column {column!r}{closest(column, columns)}; name one of {shown} with --text-column."
 
 
-def _parquet(path: Path, column: str, options: ReadOptions) -> Iterator[tuple[str, str]]:
+def _parquet(path: File, column: str, options: ReadOptions) -> Iterator[tuple[str, str]]:
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path.open("rb") if isinstance(path, RemoteFile) else path) as file:
             schema = file.schema_arrow
             if column not in schema.names:
                 raise DataError(_no_column(str(path), column, schema.names))
@@ -226,7 +228,7 @@ def _is_bytes(pa: Any, kind: Any) -> bool:
     return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_string_view(kind)
 
 
-def _decode_row(data: bytes, path: Path, row: int, options: ReadOptions) -> str:
+def _decode_row(data: bytes, path: File, row: int, options: ReadOptions) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -1,7 +1,7 @@
 """What a user may name as a source of text, parsed: `docs`, `PATH`, `NAME=PATH`, each with `:WEIGHT` at the end.
 
 A path is a text file, .jsonl or .parquet (also .gz and .zst), or a directory tree of such files. Reading them is the
-work of `areca.data.readers`.
+work of `areca.data.readers`. Behind a URL it may also be a pattern of files (`areca.remote.sources`).
 """
 
 import hashlib
@@ -16,16 +16,18 @@ from typing import Any
 from areca.data import corpora
 from areca.errors import ConfigError, DataError, closest
 from areca.files import sha256_file
+from areca.remote.place import is_url
+from areca.remote.sources import RemoteFile, RemoteSource
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
 class Source:
-    """One source of a corpus: a built-in one (`path` is None) or a path; `weight` is the corpus' share, if given."""
+    """One source of a corpus: a built-in one (`path` is None) or files; `weight` is the corpus' share, if given."""
 
     name: str
-    path: Path | None = None
+    path: Path | RemoteSource | None = None
     weight: float | None = None
 
 
@@ -74,6 +76,9 @@ def _parse(word: str) -> Source:
         name, path = "", rest
     if not path:
         raise ConfigError(f"{word!r} names no path; write NAME=PATH, PATH or one of {', '.join(corpora.BUILTIN)}.")
+    if is_url(path):
+        remote = RemoteSource(path)
+        return Source(name or _cleaned(remote.name), remote, weight)
     if not Path(path).exists():
         hint = closest(path, corpora.BUILTIN) if "/" not in path else ""
         raise DataError(
@@ -114,13 +119,18 @@ def parse_columns(text: str, sources: Iterable[Source]) -> tuple[str, dict[str, 
 def _name_of(path: Path) -> str:
     """`/data/My books.txt.gz` -> `My-books`."""
     name = path.resolve().name
-    stem = name.split(".")[0] if not path.is_dir() else name
+    return _cleaned(name.split(".")[0] if not path.is_dir() else name)
+
+
+def _cleaned(stem: str) -> str:
     cleaned = re.sub(r"[^A-Za-z0-9_.-]+", "-", stem).strip("-.")
     return cleaned or "text"
 
 
-def files_of(path: Path) -> list[Path]:
+def files_of(path: Path | RemoteSource) -> list[Path] | list[RemoteFile]:
     """The regular files of a source, sorted; hidden files and directories of a tree are left out."""
+    if isinstance(path, RemoteSource):
+        return path.files()
     if not path.is_dir():
         return [path]
     return sorted(
@@ -137,9 +147,11 @@ def identify(sources: Sequence[Source]) -> list[dict[str, Any]]:
         if s.path is None:
             about: dict[str, Any] = {"corpus": s.name, "builtin": True, "versions": corpora.versions(s.name)}
             about["licence"] = corpora.BUILTIN[s.name].licence
+        elif isinstance(s.path, RemoteSource):
+            about = {"corpus": s.name, "builtin": False, **s.path.identify()}
         else:
             digest = hashlib.sha256()
-            files = files_of(s.path)
+            files = [f for f in files_of(s.path) if isinstance(f, Path)]
             for file in files:
                 relative = file.relative_to(s.path).as_posix() if s.path.is_dir() else "-"
                 digest.update(f"{relative}\0{sha256_file(file)}\n".encode("utf-8", "surrogateescape"))

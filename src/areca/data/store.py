@@ -8,6 +8,7 @@
 A store is built beside its place and renamed, so it is whole or absent. See `areca.data.build`.
 """
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ import numpy as np
 
 from areca.errors import DataError, closest
 from areca.files import read_json, sha256_file, sha256_json
+from areca.remote.place import is_url
 
 FORMAT = "areca token store"
 VERSION = 1
@@ -69,6 +71,7 @@ class TokenStore:
 
     def __init__(self, path: Path, meta: dict[str, Any]):
         self.path = path
+        self.where = str(path.absolute())  # what run.json says; the URL of one that was fetched
         self.meta = meta
         self.vocab_size: int = meta["vocab_size"]
         self.eod_id: int = meta["eod_id"]
@@ -84,8 +87,15 @@ class TokenStore:
     def open(path: Path | str, verify: bool = False) -> "TokenStore":
         """Opens a store. Sizes are always checked; `verify` also recomputes every digest (reads all bytes).
 
+        One behind a URL is fetched first (`areca.data.away`).
         Raises DataError, in one sentence, for a store that is missing, damaged or of another version.
         """
+        if is_url(path):
+            from areca.data.away import local_store
+
+            opened = TokenStore.open(local_store(str(path), lambda line: print(line, file=sys.stderr)), verify)
+            opened.where = str(path)
+            return opened
         path = Path(path)
         if not path.exists():
             raise DataError(f"there is no token store {path}; make one with `areca corpus build SOURCE --out {path}`.")

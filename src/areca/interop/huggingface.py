@@ -22,6 +22,7 @@ from areca.errors import ConfigError, DataError
 from areca.files import read_json, sha256_file, write_atomic, write_json
 from areca.folders import appear, building
 from areca.interop import cohere, tensors
+from areca.remote.place import is_url
 from areca.train.identity import parameters_sha256
 from areca.train.models import write_model
 from areca.train.restore import TrainedModel, load_model
@@ -51,7 +52,7 @@ def export_hf(
         CheckpointError, DataError: as of `load_model`; DataError also for parameters that are not finite.
     """
     out = _free(out)
-    run_dir, step = _checkpoint(Path(source), step)
+    run_dir, step = _checkpoint(source, step)
     trained = load_model(run_dir, step, store)
     cohere.check(trained.config.model)
     found = cohere.to_tensors(trained.config.model.resolved(), trained.params)
@@ -73,16 +74,18 @@ def _free(out: Path | str) -> Path:
     return out
 
 
-def _checkpoint(source: Path, step: int | None) -> tuple[Path, int | None]:
-    """The run of a checkpoint's directory and its step, or what was given."""
-    if source.parent.name != "checkpoints" or not source.name.isdigit():
-        return source, step
-    if step is not None and step != int(source.name):
-        raise ConfigError(f"--step is {step}, and {source} is the checkpoint of step {source.name}; leave one out.")
-    return source.parent.parent, int(source.name)
+def _checkpoint(source: Path | str, step: int | None) -> tuple[str, int | None]:
+    """The run of a checkpoint's directory or URL and its step, or what was given."""
+    run, _, last = str(source if is_url(source) else Path(source)).rstrip("/").rpartition("/")
+    run, _, named = run.rpartition("/") if "/" in run else (".", "", run)
+    if named != "checkpoints" or not last.isdigit():
+        return str(source), step
+    if step is not None and step != int(last):
+        raise ConfigError(f"--step is {step}, and {source} is the checkpoint of step {last}; leave one out.")
+    return run, int(last)
 
 
-def _check_finite(found: dict[str, Any], source: Path) -> None:
+def _check_finite(found: dict[str, Any], source: Path | str) -> None:
     import numpy as np
 
     for name, value in found.items():
@@ -136,7 +139,7 @@ def _note(trained: TrainedModel, files: dict[str, str]) -> dict[str, Any]:
         "config": to_dict(config),
         "step": trained.step,
         "parameters_sha256": parameters_sha256(trained.params),
-        "store": {"fingerprint": trained.store.fingerprint} if trained.store else None,
+        "store": {"fingerprint": trained.store_fingerprint} if trained.store_fingerprint else None,
         "files": files,
     }
 

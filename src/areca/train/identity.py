@@ -157,7 +157,7 @@ def identify(config: RunConfig, store: TokenStore, threads: int, labels: dict[st
         "config": settings,
         "fingerprint": config.fingerprint(),
         "store": {
-            "path": str(store.path.absolute()),
+            "path": store.where,
             "fingerprint": store.fingerprint,
             "tokenizer_sha256": store.tokenizer_sha256,
             "corpora": [c.name for c in store.corpora],

@@ -28,8 +28,9 @@ from areca.footprint.regions import here
 from areca.footprint.sessions import Watch, expected_power, sessions_of, start_meter
 from areca.model.counts import count_params
 from areca.track.companions import Companions
-from areca.train import guard, rewinds, schedules
+from areca.train import copies, guard, rewinds, schedules
 from areca.train.checkpoint import Checkpoints
+from areca.train.copying import Copying, copying
 from areca.train.identity import (
     Resume,
     as_before,
@@ -70,6 +71,7 @@ def train(
     say: Say = lambda _: None,
     trace_steps: Windows = (),
     profile_steps: Windows = (),
+    copy_to: str = "",
     tenant: "Tenant | None" = None,
 ) -> dict[str, Any]:
     """Trains `config` in `run_dir` and returns the content of result.json.
@@ -83,6 +85,8 @@ def train(
         say: called with a sentence for whatever a user should know (resumed where, topology changed, ...).
         trace_steps: over islands: record these steps, (first, last) each, in trace.json.
         profile_steps: profile these steps, (first, last) each, with jax.profiler, in profile/ of the run.
+        copy_to: a URL to which each checkpoint is copied with all that the run needs to go on from it, in the
+            background; a run that is not in `run_dir` any more is fetched from there to go on.
         tenant: the run is one of several of this process, which share islands: where it has its own from.
 
     Raises:
@@ -93,6 +97,8 @@ def train(
         Interrupted: SIGINT or SIGTERM; the state is saved.
     """
     run_dir = Path(run_dir)
+    if copy_to:
+        copies.settle(copy_to, run_dir, resume, from_step, say)
     if resume != "never":
         config = as_before(config, run_dir)
     config = with_pipeline(with_islands(config))
@@ -114,7 +120,8 @@ def train(
         for name, steps in (("--trace-steps", trace_steps), ("--profile-steps", profile_steps)):
             if steps:
                 say(f"{run_dir} has ended, so there is nothing of {name} to record.")
-        return done
+        with copying(copy_to, run_dir, lambda *_, **__: None, say):
+            return done
     plan = list(schedules.steps(config.batch, config.tokens, config.data.context))
     check_windows(trace_steps, config.islands.shards, len(plan))
     check_within(profile_steps, len(plan), "--profile-steps")
@@ -129,9 +136,10 @@ def train(
         run.tracing = Tracing(trace_steps, run) if trace_steps else None
         run.begin(from_step, say)
         run.track(say)
-        with profiled(profile_steps, run_dir) as run.profiling:
-            run.loop(stop, listener, say)
-        result = run.finish(labels or {})
+        with copying(copy_to, run_dir, record.append_event, say) as run.copying:
+            with profiled(profile_steps, run_dir) as run.profiling:
+                run.loop(stop, listener, say)
+            result = run.finish(labels or {})
         if run.companions is not None:
             run.companions.end()
     for watch in (run.tracing, run.profiling):
@@ -179,6 +187,7 @@ class _Run:
     tracing: Tracing | None = None
     profiling: Profiling | None = None
     companions: Companions | None = None
+    copying: Copying | None = None
 
     def __init__(
         self,
@@ -507,6 +516,8 @@ class _Run:
         self.record.append_metrics(row)
         if self.companions is not None:
             self.companions.look()
+        if self.copying is not None:
+            self.copying.look()
         self._judge(row)
         # Several steps may be read at once, so what a person sees is a running mean; the lines keep each step's own.
         slow = 1.0 / speed

@@ -20,8 +20,10 @@ from areca.data.store import TokenStore
 from areca.data.tokenizer import load_tokenizer
 from areca.errors import CheckpointError, ConfigError
 from areca.files import read_json, write_atomic, write_json
+from areca.remote.place import is_url
 from areca.train.checkpoint import Checkpoints
 from areca.train.checkpoint_files import Entry
+from areca.train.copies import local_run
 from areca.train.identity import parameters_sha256
 from areca.train.record import read_run_json
 
@@ -91,7 +93,7 @@ def config_table(path: Path | str, run_dir: Path | str, init_from: str | None = 
         if init_from is not None:
             values["init_from"] = init_from
         if "model" not in values and isinstance(values.get("init_from"), str) and values["init_from"]:
-            begun = Path(run_dir) if (Path(run_dir) / "run.json").exists() else Path(values["init_from"])
+            begun = Path(run_dir) if (Path(run_dir) / "run.json").exists() else local_run(values["init_from"])
             values["model"] = to_dict(_model_of(begun))
     return values
 
@@ -104,10 +106,12 @@ def start_of(config: RunConfig, store: TokenStore, run_dir: Path) -> dict[str, A
     """
     if not config.init_from:
         return None
-    path = Path(config.init_from).absolute()
+    remote = is_url(config.init_from)
+    where = config.init_from if remote else str(Path(config.init_from).absolute())
     old = read_run_json(run_dir).get("start") if (run_dir / "run.json").exists() else None
-    if old and (old["path"] == str(path) or not path.exists()):  # not needed unless the run goes back to its start
-        return old
+    if old and (old["path"] == where or not (remote or Path(where).exists())):
+        return old  # not needed unless the run goes back to its start
+    path = local_run(where)
     _check_same(config, path)
     _check_tokenizer(config, path, store)
     with _checkpoints(path) as checkpoints:
@@ -119,7 +123,7 @@ def start_of(config: RunConfig, store: TokenStore, run_dir: Path) -> dict[str, A
             f"{run_dir} was begun from step {old['step']} of {old['path']}, which {path} does not have; resume with "
             "the init_from that it had."
         )
-    return {**old, "path": str(path)} if old else _start(path, entries[-1])
+    return {**old, "path": where} if old else _start(where, entries[-1])
 
 
 def first_state(
@@ -135,7 +139,7 @@ def first_state(
     state = step.first_state(config.model, config.optimizer, config.seed, layout, mesh)
     if start is None:
         return state
-    with _checkpoints(Path(start["path"])) as checkpoints:
+    with _checkpoints(local_run(start["path"], start["step"])) as checkpoints:
         entry = checkpoints.entry(start["step"])
         if entry.digest != start["digest"]:
             raise CheckpointError(
@@ -146,8 +150,8 @@ def first_state(
         return replace(state, params=checkpoints.restore(entry, example, part=True)[0].params)
 
 
-def _start(path: Path, entry: Entry) -> dict[str, Any]:
-    return {"path": str(path), "step": entry.step, "digest": entry.digest}
+def _start(where: str, entry: Entry) -> dict[str, Any]:
+    return {"path": where, "step": entry.step, "digest": entry.digest}
 
 
 def _checkpoints(path: Path) -> Checkpoints:

@@ -4,6 +4,7 @@ Reads run.json, the checkpoint that the run's record names (proven by digest bef
 the token store. Changes nothing.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from areca import runtime
 from areca.config import RunConfig, check_seed, from_dict
+from areca.data.away import tokenizer_of
 from areca.data.store import TokenStore
 from areca.data.tokenizer import Tokenizer, load_tokenizer
 from areca.data.written import Written
@@ -23,7 +25,9 @@ from areca.model.decode import MOST, prepare
 from areca.model.decoder import Decoder
 from areca.model.lanes import Batch, Entry, Piece, check_prompts, run
 from areca.model.sampling import Sampling
+from areca.remote.place import is_url
 from areca.train.checkpoint import Checkpoints
+from areca.train.copies import local_run
 from areca.train.models import TOKENIZER, is_model, read_model
 from areca.train.record import read_run_json
 
@@ -40,7 +44,13 @@ class TrainedModel:
     params: Decoder
     tokenizer: Tokenizer
     tokenizer_path: Path
-    store: TokenStore | None  # None: imported, without the text it was trained on
+    store_place: str | None  # directory or URL of its token store; None: imported, without the text it was trained on
+    store_fingerprint: str | None
+
+    @functools.cached_property
+    def store(self) -> TokenStore | None:
+        """The text it was trained on, fetched at the first use if it lies behind a URL."""
+        return None if self.store_place is None else TokenStore.open(self.store_place)
 
 
 def load_model(run_dir: Path | str, step: int | None = None, store: Path | str | None = None) -> TrainedModel:
@@ -53,25 +63,22 @@ def load_model(run_dir: Path | str, step: int | None = None, store: Path | str |
         CheckpointError: no run, no such checkpoint, or one that is damaged.
         DataError: the token store is gone, or its tokenizer is not the one the run was trained with.
     """
-    run_dir = Path(run_dir)
+    run_dir = local_run(run_dir, step)
     if is_model(run_dir):
         return _imported(run_dir, step, store)
     run = read_run_json(run_dir)
     try:
         config = from_dict(run["config"], RunConfig, "config")
-        place, digest = Path(store or run["store"]["path"]), run["store"]["tokenizer_sha256"]
+        place, digest = str(store or run["store"]["path"]), run["store"]["tokenizer_sha256"]
     except (KeyError, TypeError, ConfigError) as error:
         raise CheckpointError(f"{run_dir / 'run.json'} is not this version's ({error}); name another run.") from None
-    if store is None and not place.exists():
+    if store is None and not is_url(place) and not Path(place).exists():
         raise DataError(f"the token store {place} of {run_dir} is gone; say where it is now with --store.")
-    opened = TokenStore.open(place)
-    if sha256_file(opened.tokenizer_path) != digest:
-        raise DataError(
-            f"{opened.tokenizer_path} is not the tokenizer that {run_dir} was trained with; name its store."
-        )
+    path, fingerprint = tokenizer_of(place)
+    if sha256_file(path) != digest:
+        raise DataError(f"{path} is not the tokenizer that {run_dir} was trained with; name its store.")
     params, step = _parameters(run_dir, config, step)
-    path = opened.tokenizer_path
-    return TrainedModel(run_dir, config, step, params, load_tokenizer(path), path, opened)
+    return TrainedModel(run_dir, config, step, params, load_tokenizer(path), path, place, fingerprint)
 
 
 def _imported(directory: Path, step: int | None, store: Path | str | None) -> TrainedModel:
@@ -84,7 +91,7 @@ def _imported(directory: Path, step: int | None, store: Path | str | None) -> Tr
             f"{directory} has no {TOKENIZER} (what it came with can't be used here), so it can't read text."
         )
     params, step = _parameters(directory, config, step)
-    return TrainedModel(directory, config, step, params, load_tokenizer(path), path, None)
+    return TrainedModel(directory, config, step, params, load_tokenizer(path), path, None, None)
 
 
 def _parameters(run_dir: Path, config: RunConfig, step: int | None) -> tuple[Decoder, int]:
