@@ -28,6 +28,14 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
+class AnnealConfig:
+    """Another mixture of the store's corpora for the end of a run (`areca.train.anneal`)."""
+
+    weights: tuple[tuple[str, float], ...] = ()  # as those of `data`; (): there is no anneal
+    start: int = 0  # tokens seen, from which on steps read this mixture; 0: where the decay of 'wsd' begins
+
+
+@dataclass(frozen=True)
 class OptimizerConfig:
     """PaLM's optimizer (Adafactor without factorization) or Adam."""
 
@@ -160,6 +168,7 @@ class RunConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
+    anneal: AnnealConfig = field(default_factory=AnnealConfig)
     evaluation: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
@@ -290,7 +299,7 @@ def shown(value: Any) -> str:
 
 
 __all__ = [
-    "BatchConfig", "CheckpointConfig", "DataConfig", "EvalConfig", "GuardConfig", "IslandsConfig", "ModelConfig",
-    "OptimizerConfig", "ParallelConfig", "PipelineConfig", "RunConfig", "ScheduleConfig", "TrackConfig", "check_seed",
-    "differences", "from_dict", "load", "read_table", "replace", "shown", "to_dict",
+    "AnnealConfig", "BatchConfig", "CheckpointConfig", "DataConfig", "EvalConfig", "GuardConfig", "IslandsConfig",
+    "ModelConfig", "OptimizerConfig", "ParallelConfig", "PipelineConfig", "RunConfig", "ScheduleConfig", "TrackConfig",
+    "check_seed", "differences", "from_dict", "load", "read_table", "replace", "shown", "to_dict",
 ]  # fmt: skip

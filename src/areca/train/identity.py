@@ -14,7 +14,7 @@ from areca.footprint.regions import here
 from areca.model.counts import attention_flops_per_token, count_params, exact_flops_per_token
 from areca.pathways import schedules as schedules_of_stages
 from areca.track import trackers
-from areca.train import guard, schedules
+from areca.train import anneal, guard, schedules
 from areca.train.checkpoint import Checkpoints
 from areca.train.record import read_events, read_run_json, unstarted
 
@@ -104,6 +104,7 @@ def check(config: RunConfig, store: TokenStore) -> None:
     check_seed(config.seed)
     check_seed(config.data.seed, "data.seed")
     schedules.check(config.schedule, config.batch, config.tokens, config.data.context)
+    anneal.check(config, store)
     make_optimizer(config.optimizer, None)
     guard.check(config.guard)
     here()  # a place that is not known is refused before the run, not after it
@@ -171,6 +172,7 @@ def identify(config: RunConfig, store: TokenStore, threads: int, labels: dict[st
             "attention_flops_per_token": attention_flops_per_token(config.model, config.data.context),
         },
         "labels": labels,
+        **anneal.describe(config),
     }
 
 

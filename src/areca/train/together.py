@@ -27,7 +27,7 @@ from areca.config import RunConfig, differences, to_dict
 from areca.data.batches import Batches
 from areca.data.store import TokenStore
 from areca.errors import ConfigError, Diverged
-from areca.train import schedules
+from areca.train import anneal, schedules
 from areca.train.checkpoint import Checkpoints
 from areca.train.identity import check, diverged_before, identify, look
 from areca.train.loop import _memory, _Run, _Taken
@@ -76,9 +76,8 @@ def train_together(
         return cast(list[dict[str, Any] | Diverged], outcomes)
 
     config = prepared[0][0]
-    plan = list(schedules.steps(config.batch, config.tokens, config.data.context))
-    orders = {c.data.seed: Batches(store, c.data) for c, _ in prepared}
-    orders[config.data.seed].get(0, max(p.batch for p in plan))  # as in `train`
+    plan = anneal.plan(config)
+    orders = {c.data.seed: anneal.batches(c, store, plan) for c, _ in prepared}
     with ExitStack() as stack:
         stop = stack.enter_context(stop_requests())
         places: dict[int, _One] = {}  # finished runs have none: no step is left for the others then
