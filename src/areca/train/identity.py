@@ -79,6 +79,15 @@ def with_pipeline(config: RunConfig) -> RunConfig:
     return replace(config, parallel=replace(config.parallel, remat="block"))
 
 
+def with_documents(config: RunConfig, store: TokenStore) -> RunConfig:
+    """The configuration with the token that ends the store's documents, where attention is masked by them."""
+    mask, end = config.model.document_mask, config.model.document_end
+    if end != -1 and not (mask and end == store.eod_id):
+        wrong = f"the documents of {store.path} end with {store.eod_id}" if mask else "model.document_mask is false"
+        raise ConfigError(f"model.document_end is {end} and {wrong}; leave it out, since it is read off the store.")
+    return replace(config, model=replace(config.model, document_end=store.eod_id)) if mask else config
+
+
 def as_before(config: RunConfig, run_dir: Path) -> RunConfig:
     """The configuration with the shards and segments that a run was begun with, where it leaves them open.
 

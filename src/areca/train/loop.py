@@ -38,6 +38,7 @@ from areca.train.identity import (
     layout_of,
     look,
     parameters_sha256,
+    with_documents,
     with_islands,
     with_pipeline,
 )
@@ -103,6 +104,7 @@ def train(
 
         rays.connect()  # before jax starts: Ray starts processes
     store = TokenStore.open(config.data.store)
+    config = with_documents(config, store)
     check(config, store)
     identity = identify(config, store, threads, labels or {})
     if (start := start_of(config, store, run_dir)) is not None:

@@ -29,7 +29,7 @@ from areca.data.store import TokenStore
 from areca.errors import ConfigError, Diverged
 from areca.train import anneal, schedules
 from areca.train.checkpoint import Checkpoints
-from areca.train.identity import check, diverged_before, identify, look
+from areca.train.identity import check, diverged_before, identify, look, with_documents
 from areca.train.loop import _memory, _Run, _Taken
 from areca.train.progress import Listener, Say
 from areca.train.record import RunRecord
@@ -67,7 +67,7 @@ def train_together(
     outcomes: list[dict[str, Any] | Diverged | None] = []
     prepared: list[tuple[RunConfig, dict[str, Any]]] = []
     for run in runs:
-        config = replace(run.config, model=run.config.model.resolved(), threads=threads)
+        config = with_documents(replace(run.config, model=run.config.model.resolved(), threads=threads), store)
         check(config, store)
         identity = identify(config, store, threads, run.labels) | {"together": describe(len(runs))}
         outcomes.append(look(run.run_dir, identity, "auto", say) or diverged_before(run.run_dir, config))
