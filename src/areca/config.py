@@ -37,14 +37,15 @@ class AnnealConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """PaLM's optimizer (Adafactor without factorization) or Adam."""
+    """PaLM's optimizer (Adafactor without factorization), Adam, or Muon for the matrices and Adam for the rest."""
 
-    name: Literal["adafactor", "adam"] = "adafactor"
+    name: Literal["adafactor", "adam", "muon"] = "adafactor"
     learning_rate: float = 1e-2  # peak; for adafactor multiplied by each matrix' root mean square
     momentum: float = 0.9  # beta1
-    beta2: float = 0.0  # 0: adafactor's 1 - k^-0.8; adam needs a value
+    beta2: float = 0.0  # 0: adafactor's 1 - k^-0.8; adam and muon (for what is no matrix) need a value
     clip_norm: float = 1.0
-    weight_decay: float = 1.0  # adafactor: times learning_rate^2 a step (PaLM); adam: times learning_rate
+    weight_decay: float = 1.0  # adafactor: times learning_rate^2 a step (PaLM); adam, muon: times learning_rate
+    muon_scale: Literal["rms", "spectral"] = "rms"  # what an orthogonal step is multiplied by (areca.train.muon)
     z_loss: float = 1e-4
 
 

@@ -27,7 +27,7 @@ from areca.model.attention import attention, documents, pairs_to_halves, rope_an
 from areca.model.config import ModelConfig
 from areca.model.layout import ONE_DEVICE, Layout
 from areca.model.loss import Parts, Split, cross_entropy, token_losses
-from areca.model.parameters import Decoder, Layers, init, parameter_axes, unstack, widening
+from areca.model.parameters import Decoder, Layers, fan_in_axes, init, parameter_axes, unstack, widening
 
 UNROLL_LIMIT = 6  # at most this many layers are unrolled on the CPU, where a scan costs 8 to 10%
 
@@ -288,5 +288,6 @@ def compute_dtype() -> jnp.dtype:
 
 
 __all__ = [
-    "Decoder", "Layers", "hidden", "init", "logits", "loss", "losses", "parameter_axes", "unembed", "widening",
+    "Decoder", "Layers", "fan_in_axes", "hidden", "init", "logits", "loss", "losses", "parameter_axes", "unembed",
+    "widening",
 ]  # fmt: skip

@@ -22,6 +22,7 @@ from areca.model.counts import (
     exact_flops_per_token,
     hardware_flops_per_token,
     model_flops_utilisation,
+    newton_schulz_flops,
     recomputed_flops_per_token,
     six_nd,
 )
@@ -168,6 +169,7 @@ def dry_run(asked: DryRun) -> dict[str, Any]:
         "context": asked.context,
         "remat": asked.remat,
         "dtype": asked.dtype,
+        "optimizer": asked.optimizer.name,
         "chip": asked.chip.name if asked.chip else None,
         "n_params_total": n.total,
         "n_params": n.non_embedding,
@@ -198,9 +200,11 @@ def _itemsize(dtype: str) -> int:
 
 
 def _state_bytes(asked: DryRun) -> dict[str, int]:
-    """Float32 parameters and two moments, cut evenly over an island's devices."""
-    each = 4 * count_params(asked.model).total / asked.devices
-    return {"parameters": round(each), "optimizer": round(2 * each), "gradients": round(each)}
+    """Float32 parameters and their moments, cut evenly over an island's devices: two, of Muon's matrices one."""
+    n = count_params(asked.model)
+    each = 4 * n.total / asked.devices
+    moments = 4 * (2 * n.total - (n.attention + n.mlp if asked.optimizer.name == "muon" else 0)) / asked.devices
+    return {"parameters": round(each), "optimizer": round(moments), "gradients": round(each)}
 
 
 def _planned(lowered: Any) -> Any:
@@ -246,7 +250,9 @@ def _extrapolated(asked: DryRun, data: int) -> list[str]:
 
 def _flops(asked: DryRun) -> dict[str, float]:
     tokens = asked.batch * asked.context
+    muon = asked.optimizer.name == "muon"
     return {
+        "optimizer_per_step": newton_schulz_flops(asked.model) * asked.islands if muon else 0,
         "exact_per_step": exact_flops_per_token(asked.model, asked.context) * tokens * asked.islands,
         "six_nd_per_step": six_nd(asked.model, tokens * asked.islands),
         "hardware_per_step": hardware_flops_per_token(asked.model, asked.context, asked.remat) * tokens * asked.islands,
