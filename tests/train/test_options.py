@@ -1,0 +1,114 @@
+"""An anneal, masked documents and Muon at once: the same training however it is spread, the same bits after a stop."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from areca.config import (
+    AnnealConfig,
+    BatchConfig,
+    CheckpointConfig,
+    IslandsConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ParallelConfig,
+    PipelineConfig,
+    RunConfig,
+    ScheduleConfig,
+)
+from areca.data.store import TokenStore
+from areca.errors import ConfigError
+from areca.train.loop import train
+from areca.train.record import metrics_without_timing, read_metrics
+from tiny import tiny_config
+
+MODEL = ModelConfig(vocab_size=300, d_model=16, n_layers=2, n_heads=4, d_ff=32, n_kv_heads=2, document_mask=True)
+
+
+def _config(store, **changes) -> RunConfig:
+    """Four steps of 4 x 16 tokens, the last two of the anneal."""
+    fields = {
+        "model": MODEL,
+        "tokens": 256,
+        "optimizer": OptimizerConfig("muon", learning_rate=0.02, momentum=0.95, beta2=0.95, weight_decay=0.1),
+        "schedule": ScheduleConfig("wsd", warmup_tokens=64, decay_tokens=128),
+        "batch": BatchConfig(((0, 4),)),
+        "anneal": AnnealConfig((("small", 1.0),)),
+        "checkpoint": CheckpointConfig(every_steps=1, keep_last=4),
+    }
+    return tiny_config(store, **(fields | changes))
+
+
+@pytest.fixture(scope="module")
+def run(tiny_store, tmp_path_factory):
+    path = tmp_path_factory.mktemp("options") / "run"
+    train(_config(tiny_store), path)
+    return path
+
+
+def test_the_options_are_in_the_record_and_each_of_them_matters(tiny_store, run):
+    config = json.loads((run / "run.json").read_text())["config"]
+    assert config["model"]["document_mask"] is True
+    assert config["model"]["document_end"] == TokenStore.open(tiny_store).eod_id
+    assert (config["optimizer"]["name"], config["optimizer"]["muon_scale"]) == ("muon", "rms")
+    assert config["anneal"] == {"weights": [["small", 1.0]], "start": 0}
+    result = json.loads((run / "result.json").read_text())
+    assert [m["tokens"] for m in result["mixtures"]] == [128, 128]
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_it_goes_on_from_any_step_with_the_same_bits(tiny_store, run, tmp_path, step):
+    again = shutil.copytree(run, tmp_path / "again")
+    train(_config(tiny_store), again, resume="must", from_step=step)
+    assert metrics_without_timing(again) == metrics_without_timing(run)
+    one, other = (json.loads((r / "result.json").read_text()) for r in (run, again))
+    assert all(one[k] == other[k] for k in ("parameters_sha256", "loss", "mixtures"))
+
+
+@pytest.mark.parametrize(
+    "spread",
+    [
+        {"parallel": ParallelConfig(2, 2, "selective")},
+        {"islands": IslandsConfig(2, shards=2)},
+        {"islands": IslandsConfig(2, shards=2), "parallel": ParallelConfig(2, 1, "block")},
+        {"pipeline": PipelineConfig(2, 2)},
+    ],
+    ids=["mesh", "islands", "islands of meshes", "stages"],
+)
+def test_it_is_the_same_training_to_rounding_wherever_it_is(tiny_store, run, tmp_path, spread):
+    train(_config(tiny_store, **spread), tmp_path / "run")
+    alone, there = read_metrics(run), read_metrics(tmp_path / "run")
+    for name in ("loss", "grad_norm", "update_norm", "param_norm"):
+        np.testing.assert_allclose([r[name] for r in there], [r[name] for r in alone], rtol=1e-4)
+    losses = [json.loads((r / "result.json").read_text())["loss"] for r in (run, tmp_path / "run")]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+def test_how_many_islands_or_stages_there_are_changes_no_bit(tiny_store, tmp_path):
+    for one, two in (
+        ({"islands": IslandsConfig(1, shards=2)}, {"islands": IslandsConfig(2, shards=2)}),
+        ({"pipeline": PipelineConfig(1, 2)}, {"pipeline": PipelineConfig(2, 2)}),
+    ):
+        found = []
+        for i, spread in enumerate((one, two)):
+            path = tmp_path / f"{next(iter(spread))} {i}"
+            result = train(
+                _config(tiny_store, tokens=128, schedule=ScheduleConfig("wsd", decay_tokens=64), **spread), path
+            )
+            found.append((result["parameters_sha256"], metrics_without_timing(path)))
+        assert found[0] == found[1]
+
+
+def test_another_end_of_documents_than_the_stores_is_refused(tiny_store, tmp_path):
+    for model, says in (
+        (replace(MODEL, document_end=7), "model.document_end is 7 and the documents of .* end with 0"),
+        (
+            replace(MODEL, document_mask=False, document_end=0),
+            "model.document_end is 0 and model.document_mask is false",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            train(_config(tiny_store, model=model), tmp_path / "run")
