@@ -23,8 +23,8 @@ from transfer import BATCH, CONTEXT, HEAD_DIM, best
 
 OPTIMIZERS = {
     "adamw": OptimizerConfig("adam", momentum=0.9, beta2=0.95, weight_decay=0.1),
-    "muon rms": OptimizerConfig("muon", momentum=0.95, beta2=0.95, weight_decay=0.1),
-    "muon spectral": OptimizerConfig("muon", momentum=0.95, beta2=0.95, weight_decay=0.1, muon_scale="spectral"),
+    "muon spectral": OptimizerConfig("muon", momentum=0.95, beta2=0.95, weight_decay=0.1),
+    "muon rms": OptimizerConfig("muon", momentum=0.95, beta2=0.95, weight_decay=0.1, muon_scale="rms"),
 }
 
 
@@ -34,10 +34,10 @@ def main() -> None:
     parser.add_argument("--store", type=Path, required=True, help="a token store, such as a quickstart's")
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--layers", type=int, default=3)
-    parser.add_argument("--rates", type=float, nargs="+", default=[0.0025, 0.005, 0.01, 0.02, 0.04, 0.08])
-    parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--optimizers", nargs="+", default=["adamw", "muon rms"], choices=list(OPTIMIZERS))
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.01, 0.02, 0.04, 0.08, 0.16])
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--optimizers", nargs="+", default=list(OPTIMIZERS), choices=list(OPTIMIZERS))
     options = parser.parse_args()
     jobs = {
         (name, rate, seed): _job(options, name, rate, seed)

@@ -45,7 +45,7 @@ class OptimizerConfig:
     beta2: float = 0.0  # 0: adafactor's 1 - k^-0.8; adam and muon (for what is no matrix) need a value
     clip_norm: float = 1.0
     weight_decay: float = 1.0  # adafactor: times learning_rate^2 a step (PaLM); adam, muon: times learning_rate
-    muon_scale: Literal["rms", "spectral"] = "rms"  # what an orthogonal step is multiplied by (areca.train.muon)
+    muon_scale: Literal["spectral", "rms"] = "spectral"  # what an orthogonal step is multiplied by (areca.train.muon)
     z_loss: float = 1e-4
 
 

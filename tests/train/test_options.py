@@ -53,7 +53,7 @@ def test_the_options_are_in_the_record_and_each_of_them_matters(tiny_store, run)
     config = json.loads((run / "run.json").read_text())["config"]
     assert config["model"]["document_mask"] is True
     assert config["model"]["document_end"] == TokenStore.open(tiny_store).eod_id
-    assert (config["optimizer"]["name"], config["optimizer"]["muon_scale"]) == ("muon", "rms")
+    assert (config["optimizer"]["name"], config["optimizer"]["muon_scale"]) == ("muon", "spectral")
     assert config["anneal"] == {"weights": [["small", 1.0]], "start": 0}
     result = json.loads((run / "result.json").read_text())
     assert [m["tokens"] for m in result["mixtures"]] == [128, 128]

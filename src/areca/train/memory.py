@@ -51,7 +51,7 @@ def estimate(
 
     `params` are the model's, abstract; `kept` is what the forward pass leaves for the backward pass, in bytes;
     `buffers` is how many layers' kernels are there at once: 2 where the next ones arrive while one computes.
-    With `muon` an update has the matrices of one kind whole, of all layers: X, what it becomes, and two squares.
+    With `muon` an update has the steps of all matrices, cut, and one matrix whole: X, its next, and two squares.
     """
     c = model.resolved()
     size = np.dtype(layout.compute_dtype()).itemsize
@@ -96,7 +96,7 @@ def estimate(
                 "gradients of activations": size * tokens * (3 * c.d_model + projected),
             },
             "update": {"gradients, cut": sum(cut), "the largest update": max(cut)}
-            | ({"an orthogonal step": FLOAT32 * c.n_layers * orthogonal} if muon else {}),
+            | ({"orthogonal steps": sum(cut), "the largest as it is made": FLOAT32 * orthogonal} if muon else {}),
         }
     )
 
