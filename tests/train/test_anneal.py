@@ -12,7 +12,6 @@ from areca.config import (
     CheckpointConfig,
     DataConfig,
     GuardConfig,
-    IslandsConfig,
     RunConfig,
     ScheduleConfig,
 )
@@ -20,7 +19,6 @@ from areca.data.batches import Batches
 from areca.data.order import ANNEAL, Order
 from areca.data.store import TokenStore
 from areca.errors import ConfigError, DataError
-from areca.files import read_jsonl
 from areca.train import anneal, rewinds
 from areca.train.guard import Spike
 from areca.train.loop import train
@@ -135,15 +133,6 @@ def test_resumed_before_it_or_in_it_the_run_ends_with_the_same_bits(tiny_store, 
     assert metrics_without_timing(again) == metrics_without_timing(run)
     one, other = (json.loads((r / "result.json").read_text()) for r in (run, again))
     assert all(one[k] == other[k] for k in ("parameters_sha256", "loss", "mixtures"))
-
-
-def test_over_any_number_of_islands_it_reads_the_same(tiny_store, tmp_path):
-    for count in (1, 2):
-        islands = IslandsConfig(count, shards=2)
-        train(_config(tiny_store, tokens=256, batch=BatchConfig(((0, 4),)), islands=islands), tmp_path / f"{count}")
-    one, two = (list(read_jsonl(tmp_path / f"{c}" / "metrics.jsonl")) for c in (1, 2))
-    assert [r["loss"] for r in one] == [r["loss"] for r in two]
-    assert json.loads((tmp_path / "2" / "run.json").read_text())["anneal"]["first_step"] == 2
 
 
 # --- going back
