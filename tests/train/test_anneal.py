@@ -37,9 +37,14 @@ def _config(store, **changes) -> RunConfig:
         "batch": BatchConfig(((0, 2), (128, 4))),
         "schedule": ScheduleConfig("wsd", decay_tokens=250),
         "anneal": AnnealConfig(LAST),
-        "checkpoint": CheckpointConfig(every_steps=4, keep_last=3),
+        "checkpoint": CheckpointConfig(every_steps=3, keep_last=3),
     }
     return tiny_config(store, **(fields | changes))
+
+
+def _run(store, **changes) -> RunConfig:
+    """Eight steps of 4 sequences, one program: the decay begins in the middle of the fifth."""
+    return _config(store, batch=BatchConfig(((0, 4),)), **changes)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +55,7 @@ def opened(tiny_store) -> TokenStore:
 @pytest.fixture(scope="module")
 def run(tiny_store, tmp_path_factory):
     path = tmp_path_factory.mktemp("anneal") / "run"
-    train(_config(tiny_store), path)
+    train(_run(tiny_store), path)
     return path
 
 
@@ -101,13 +106,13 @@ def test_the_shares_of_the_anneal_are_its_own_from_its_first_step(opened):
 
 def test_the_run_says_which_examples_came_from_which_mixture(tiny_store, run, opened):
     told = json.loads((run / "run.json").read_text())["anneal"]
-    assert (told["start_tokens"], told["first_step"], told["tokens_before"]) == (230, 7, 256)
+    assert (told["start_tokens"], told["first_step"], told["tokens_before"]) == (230, 5, 256)
     assert told["weights"] == {"small": 4.0, "big": 1.0}
     result = json.loads((run / "result.json").read_text())
     main, last = result["mixtures"]
-    assert (main["steps"], main["examples"], main["tokens"]) == ([1, 6], [0, 16], 256)
-    assert (last["steps"], last["examples"], last["tokens"]) == ([7, 10], [ANNEAL, ANNEAL + 16], 256)
-    batches = anneal.batches(_config(tiny_store), opened, anneal.plan(_config(tiny_store)))
+    assert (main["steps"], main["examples"], main["tokens"]) == ([1, 4], [0, 16], 256)
+    assert (last["steps"], last["examples"], last["tokens"]) == ([5, 8], [ANNEAL, ANNEAL + 16], 256)
+    batches = anneal.batches(_run(tiny_store), opened, anneal.plan(_run(tiny_store)))
     assert batches.anneal is not None
     for part, order in ((main, batches.order), (last, batches.anneal)):
         small = int((order.windows(0, 16)[:, 0] == 1).sum())
@@ -118,18 +123,18 @@ def test_the_run_says_which_examples_came_from_which_mixture(tiny_store, run, op
 
 
 def test_until_it_begins_the_run_is_that_without_one(tiny_store, run, tmp_path):
-    train(_config(tiny_store, anneal=AnnealConfig()), tmp_path / "plain")
+    train(_run(tiny_store, anneal=AnnealConfig()), tmp_path / "plain")
     with_it, without = metrics_without_timing(run), metrics_without_timing(tmp_path / "plain")
-    assert with_it[:6] == without[:6]
-    assert with_it[6]["loss"] != without[6]["loss"]
+    assert with_it[:4] == without[:4]
+    assert with_it[4]["loss"] != without[4]["loss"]
     assert "anneal" not in json.loads((tmp_path / "plain" / "run.json").read_text())
     assert "mixtures" not in json.loads((tmp_path / "plain" / "result.json").read_text())
 
 
-@pytest.mark.parametrize("step", [4, 8])
+@pytest.mark.parametrize("step", [3, 6])
 def test_resumed_before_it_or_in_it_the_run_ends_with_the_same_bits(tiny_store, run, tmp_path, step):
     again = shutil.copytree(run, tmp_path / "again")
-    train(_config(tiny_store), again, resume="must", from_step=step)
+    train(_run(tiny_store), again, resume="must", from_step=step)
     assert metrics_without_timing(again) == metrics_without_timing(run)
     one, other = (json.loads((r / "result.json").read_text()) for r in (run, again))
     assert all(one[k] == other[k] for k in ("parameters_sha256", "loss", "mixtures"))

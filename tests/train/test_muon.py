@@ -44,14 +44,15 @@ def _matrices(params, name: str) -> np.ndarray:
 
 
 def _params(model: ModelConfig, seed: int = 1):
-    params = jax.jit(lambda: decoder.init(model.resolved(), jax.random.key(seed)))()
+    shapes = jax.eval_shape(lambda: decoder.init(model.resolved(), jax.random.key(0)))
     rng = np.random.default_rng(seed)
-    return jax.tree.map(lambda a: a + jnp.asarray(rng.normal(size=a.shape).astype(np.float32)), params)
+    return jax.tree.map(lambda a: jnp.asarray(rng.normal(size=a.shape).astype(np.float32)), shapes)
 
 
 def _steps(model: ModelConfig, config: OptimizerConfig, params, grads, finite=True):
     """The update of each step, and the last state."""
-    state = init_state(model.resolved(), config, 0).optimizer
+    shapes = jax.eval_shape(lambda: init_state(model.resolved(), config, 0).optimizer)
+    state = jax.tree.map(lambda a: jnp.asarray(np.zeros(a.shape, a.dtype)), shapes)  # as every optimizer begins
 
     @jax.jit
     def step(params, state, grad, rate):

@@ -101,11 +101,13 @@ def test_it_goes_on_with_the_same_bits(tiny_store, run, tmp_path):
 @pytest.mark.parametrize(
     ("spread", "elsewhere"),
     [
-        ({"parallel": ParallelConfig(2, 2, "selective")}, {}),
-        ({"islands": IslandsConfig(2, shards=2)}, {"islands": IslandsConfig(1, shards=2)}),
+        (
+            {"islands": IslandsConfig(2, shards=2), "parallel": ParallelConfig(2, 1)},
+            {"islands": IslandsConfig(1, shards=2)},
+        ),
         ({"pipeline": PipelineConfig(2, 2)}, {"pipeline": PipelineConfig(1, 2)}),
     ],
-    ids=["mesh", "islands", "stages"],
+    ids=["islands of meshes", "stages"],
 )
 def test_it_is_the_same_training_wherever_it_is_and_goes_on_with_the_same_bits(
     tiny_store, run, tmp_path, spread, elsewhere
