@@ -23,7 +23,7 @@ TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MPLBACKEND=agg
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest
 
 .PHONY: help quickstart install dev test test-fast test-interop test-browser chromium lint format lock \
-	bench-train-step bench-generate bench-serve bench-kill bench-ladder bench-transfer bench-deviations bench-design \
+	bench-train-step bench-generate bench-serve bench-kill bench-ladder bench-transfer bench-optimizers bench-deviations bench-design \
 	bench-fit bench-coverage \
 	bench-pathways bench-pipeline bench-islands bench-kill-islands bench-links bench-wire stress clean distclean
 
@@ -41,6 +41,7 @@ help:
 	@echo 'make bench-kill        a run killed again and again, resumed, compared bit for bit'
 	@echo 'make bench-ladder      small runs one after another, as processes, and as one program'
 	@echo 'make bench-transfer    the best learning rate over widths, PaLM and muP (ARGS="--out DIR --store STORE")'
+	@echo 'make bench-optimizers  Muon beside AdamW, each at its best rate (ARGS="--out DIR --store STORE")'
 	@echo 'make bench-design      the runs that areca design proposes beside a plain next rung (ARGS="target": planned losses)'
 	@echo 'make bench-deviations  each of PaLM'"'"'s choices switched: time and loss (ARGS="time", "decode", "loss --out DIR --store STORE")'
 	@echo 'make bench-fit         4,000 bootstraps of the Chinchilla fit beside scipy (ARGS="--data CSV")'
@@ -139,6 +140,9 @@ bench-ladder: dev
 
 bench-transfer: dev
 	$(BIN)/python benchmarks/transfer.py $(ARGS)
+
+bench-optimizers: dev
+	$(BIN)/python benchmarks/optimizers.py $(ARGS)
 
 bench-deviations: dev
 	$(BIN)/python benchmarks/deviations.py $(ARGS)

@@ -28,15 +28,24 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
-class OptimizerConfig:
-    """PaLM's optimizer (Adafactor without factorization) or Adam."""
+class AnnealConfig:
+    """Another mixture of the store's corpora for the end of a run (`areca.train.anneal`)."""
 
-    name: Literal["adafactor", "adam"] = "adafactor"
+    weights: tuple[tuple[str, float], ...] = ()  # as those of `data`; (): there is no anneal
+    start: int = 0  # tokens seen, from which on steps read this mixture; 0: where the decay of 'wsd' begins
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """PaLM's optimizer (Adafactor without factorization), Adam, or Muon for the matrices and Adam for the rest."""
+
+    name: Literal["adafactor", "adam", "muon"] = "adafactor"
     learning_rate: float = 1e-2  # peak; for adafactor multiplied by each matrix' root mean square
     momentum: float = 0.9  # beta1
-    beta2: float = 0.0  # 0: adafactor's 1 - k^-0.8; adam needs a value
+    beta2: float = 0.0  # 0: adafactor's 1 - k^-0.8; adam and muon (for what is no matrix) need a value
     clip_norm: float = 1.0
-    weight_decay: float = 1.0  # adafactor: times learning_rate^2 a step (PaLM); adam: times learning_rate
+    weight_decay: float = 1.0  # adafactor: times learning_rate^2 a step (PaLM); adam, muon: times learning_rate
+    muon_scale: Literal["spectral", "rms"] = "spectral"  # what an orthogonal step is multiplied by (areca.train.muon)
     z_loss: float = 1e-4
 
 
@@ -160,6 +169,7 @@ class RunConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
+    anneal: AnnealConfig = field(default_factory=AnnealConfig)
     evaluation: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
@@ -290,7 +300,7 @@ def shown(value: Any) -> str:
 
 
 __all__ = [
-    "BatchConfig", "CheckpointConfig", "DataConfig", "EvalConfig", "GuardConfig", "IslandsConfig", "ModelConfig",
-    "OptimizerConfig", "ParallelConfig", "PipelineConfig", "RunConfig", "ScheduleConfig", "TrackConfig", "check_seed",
-    "differences", "from_dict", "load", "read_table", "replace", "shown", "to_dict",
+    "AnnealConfig", "BatchConfig", "CheckpointConfig", "DataConfig", "EvalConfig", "GuardConfig", "IslandsConfig",
+    "ModelConfig", "OptimizerConfig", "ParallelConfig", "PipelineConfig", "RunConfig", "ScheduleConfig", "TrackConfig",
+    "check_seed", "differences", "from_dict", "load", "read_table", "replace", "shown", "to_dict",
 ]  # fmt: skip

@@ -86,6 +86,23 @@ def test_bytes_and_flops_are_those_of_arithmetic():
     layer = 4 * D * (inputs + kv) + 3 * D * outputs
     attention = (2 + 2 + 5) * 32 * 4 * 8
     assert found["flops"]["products_per_chip_in_program"] == 2 * tokens * (12 * (layer + attention) + 3 * 304 * D // 2)
+
+
+def test_muon_keeps_one_moment_of_a_matrix_and_multiplies_whole_matrices():
+    muon = DryRun(SMALL, 1, 1, 8, 32, dtype="float32", optimizer=OptimizerConfig("muon", beta2=0.95))
+    found, other = dry_run(muon), dry_run(dataclasses.replace(muon, optimizer=OptimizerConfig()))
+    matrices = 12 * (2 * 64 * 64 + 2 * 64 * 8 + 3 * 64 * 128)
+    n = found["n_params_total"]
+    assert found["bytes_per_chip"]["optimizer"] == 4 * (2 * n - matrices)
+    assert found["compiled"]["argument_bytes"] == pytest.approx(4 * (3 * n - matrices) + 8 * 33 * 4, abs=64)
+    # What the traced program multiplies beyond Adafactor's: five iterations of each matrix of each layer.
+    sides = [(64, 64)] * 2 + [(8, 64)] * 2 + [(64, 128)] * 3
+    iterations = 12 * 5 * sum(4 * m * m * k + 2 * m**3 for m, k in sides)
+    assert found["flops"]["optimizer_per_step"] == iterations
+    products = [r["flops"]["products_per_chip_in_program"] for r in (found, other)]
+    assert products[0] - products[1] == iterations
+    assert other["flops"]["optimizer_per_step"] == 0
+    assert found["flops"]["exact_per_step"] == other["flops"]["exact_per_step"]
     parts = found["bytes_per_chip"]["estimate"]
     assert found["bytes_per_chip"]["temporaries_estimate"] == sum(parts["moments"][parts["peak"]].values())
     assert found["bytes_per_chip"]["temporaries_at_most"] >= found["compiled"]["temporary_bytes"]

@@ -11,6 +11,7 @@ from areca.train.dryrun import UNRUN
 from areca.train.memory import estimate
 from areca.train.transfers import kept_bytes
 
+PALM = OptimizerConfig()
 FACTOR = 1.6  # either way; for shapes as large as PaLM's it is 1.05
 
 # What is large: kernels, T x T and activations, the vocabulary, the depth. Sequences and context beside them.
@@ -22,19 +23,19 @@ SHAPES = {
 }
 
 
-def _both(model, layout, batch, context):
+def _both(model, layout, batch, context, optimizer=PALM):
     """(estimate, compiled) of a step's temporaries in bytes, nothing double buffered (no CPU does)."""
     model = model.resolved()
     mesh = layout.mesh()
-    state = step.abstract_state(model, OptimizerConfig(), layout, mesh)
-    traced = step.trace_step(model, OptimizerConfig(), state, batch, context, layout, mesh)
+    state = step.abstract_state(model, optimizer, layout, mesh)
+    traced = step.trace_step(model, optimizer, state, batch, context, layout, mesh)
     kept = kept_bytes(traced.jaxpr, model.n_layers)
     assert kept is not None
     if layout.remat == "block":
         size = {"float32": 4, "bfloat16": 2}[layout.dtype]
         assert kept == model.n_layers * batch * context * model.d_model * size // layout.devices
     compiled = traced.lower().compile(compiler_options=UNRUN).memory_analysis().temp_size_in_bytes
-    return estimate(model, layout, state.params, batch, context, kept, buffers=1), compiled
+    return estimate(model, layout, state.params, batch, context, kept, 1, optimizer.name == "muon"), compiled
 
 
 CASES = [(shape, "block", sizes) for shape in SHAPES for sizes in ((8, 1), (2, 4))]
@@ -44,6 +45,14 @@ CASES += [(shape, remat, (4, 2)) for shape in ("long", "deep") for remat in ("se
 @pytest.mark.parametrize(("shape", "remat", "sizes"), CASES)
 def test_the_estimate_is_near_what_is_compiled_in_float32(shape, remat, sizes):
     found, compiled = _both(SHAPES[shape][0], Layout(*sizes, remat, "float32"), *SHAPES[shape][1:])
+    assert compiled / FACTOR < found.bytes < FACTOR * compiled
+
+
+@pytest.mark.parametrize("sizes", [(8, 1), (2, 4)])
+def test_the_estimate_has_what_muons_update_needs(sizes):
+    muon = OptimizerConfig("muon", beta2=0.95)
+    found, compiled = _both(SHAPES["wide"][0], Layout(*sizes, "block", "float32"), *SHAPES["wide"][1:], muon)
+    assert found.peak == "update"
     assert compiled / FACTOR < found.bytes < FACTOR * compiled
 
 

@@ -39,7 +39,7 @@ def test_stages_have_consecutive_layers_and_the_slowest_has_the_least():
 @pytest.mark.parametrize("stages", [1, 2, 5])
 def test_parts_are_the_whole_and_no_more(changes, stages):
     m = model(**changes)
-    for name in ("adafactor", "adam"):
+    for name in ("adafactor", "adam", "muon"):
         optimizer = OptimizerConfig(name=name, beta2=0.95)
         state = jax.jit(lambda o=optimizer: init_state(m, o, 0))()
         found = parts(m, layers_of_stages(m, 1, stages, 8))

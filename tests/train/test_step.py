@@ -68,8 +68,9 @@ def test_a_rate_of_zero_moves_nothing(start):
     )
 
 
-def test_adam_and_adafactor_learn_a_batch_by_heart():
-    for optimizer in (OptimizerConfig(weight_decay=0.0), OptimizerConfig(name="adam", beta2=0.95, weight_decay=0.0)):
+def test_every_optimizer_learns_a_batch_by_heart():
+    others = [OptimizerConfig(name=name, beta2=0.95, weight_decay=0.0) for name in ("adam", "muon")]
+    for optimizer in (OptimizerConfig(weight_decay=0.0), *others):
         state = jax.jit(lambda o=optimizer: init_state(MODEL, o, 0))()
         program = compile_step(MODEL, optimizer, jax.eval_shape(lambda s=state: s), 3, 8)
         rate = np.float32(0.1 if optimizer.name == "adafactor" else 1e-2)
@@ -97,7 +98,9 @@ def test_stacking_of_the_real_parameters_is_declared(start):
     assert all(leaf.shape[0] == MODEL.n_layers for leaf in jax.tree.leaves(start.params.layers))
 
 
-@pytest.mark.parametrize("optimizer", [PALM, OptimizerConfig(name="adam", beta2=0.95)])
+@pytest.mark.parametrize(
+    "optimizer", [PALM, OptimizerConfig(name="adam", beta2=0.95), OptimizerConfig(name="muon", beta2=0.95)]
+)
 def test_a_step_that_is_not_finite_changes_nothing(start, optimizer):
     # A huge embedding overflows the logits; everything else, -0.0 included, must come back with the same bits.
     ready = jax.jit(lambda: init_state(MODEL, optimizer, 0))()

@@ -22,6 +22,7 @@ def dryrun(
     islands: int = 1,
     remat: Literal["none", "selective", "block"] = "block",
     dtype: Literal["bfloat16", "float32"] = "bfloat16",
+    optimizer: Literal["adafactor", "adam", "muon"] = "adafactor",
     chips_per_host: int = 4,
     link_gbps: float = 0.0,
     island_seconds: float = 0.0,
@@ -40,11 +41,13 @@ def dryrun(
         islands: how many of these meshes train together, exchanging gradients.
         remat: what a layer keeps for its backward pass: all (none), the outputs of products, or its input (block).
         dtype: of the computation; parameters and optimizer are float32.
+        optimizer: what a step updates with; muon keeps one moment of each layer's matrices and makes them orthogonal.
         chips_per_host: for the bytes that pairs of hosts exchange between islands.
         link_gbps: Gbit/s from a host to its peer in another island, each way at once; 0: PaLM's and the chip's.
         island_seconds: measured, of a step of one island alone with its share of the batch; 0: published or a roofline.
         json: print the result as JSON.
     """
+    from areca.config import OptimizerConfig
     from areca.model.summary import load_shape
     from areca.train.dryrun import ask
 
@@ -58,6 +61,7 @@ def dryrun(
         chip=chip,
         remat=remat,
         dtype=dtype,
+        optimizer=OptimizerConfig(optimizer, beta2=0.0 if optimizer == "adafactor" else 0.95),
         chips_per_host=chips_per_host,
         link_gbps=link_gbps,
         island_seconds=island_seconds,
@@ -99,7 +103,11 @@ def _bytes(console: Any, r: dict[str, Any]) -> None:
     compiled = need["temporaries_at_most"] == r["compiled"]["temporary_bytes"]
     rows = [
         ("parameters, float32", need["parameters"], "exact"),
-        ("optimizer, two moments", need["optimizer"], "exact"),
+        (
+            "optimizer, muon's moments" if r["optimizer"] == "muon" else "optimizer, two moments",
+            need["optimizer"],
+            "exact",
+        ),
         ("activations kept", need["saved_activations"], "exact, as the program stacks them"),
         ("temporaries, these included", need["temporaries_estimate"], f"estimate of what is live ({_peak(need)})"),
         (
@@ -138,6 +146,8 @@ def _transfers(console: Any, r: dict[str, Any]) -> None:
 def _flops(console: Any, f: dict[str, float]) -> None:
     console.print(f"\nFLOPs a step: {f['exact_per_step']:.4g} exact, {f['six_nd_per_step']:.4g} by 6 N D,")
     console.print(f"  {f['hardware_per_step']:.4g} with what is computed again: {f['hardware_per_chip']:.4g} a chip")
+    if f["optimizer_per_step"]:
+        console.print(f"  and {f['optimizer_per_step']:.4g} of Muon's iterations, {f['optimizer_per_chip']:.4g} a chip")
     console.print(f"  ({f['products_per_chip_in_program']:.4g} a chip in the products of the program that was traced)")
 
 

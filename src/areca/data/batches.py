@@ -5,36 +5,51 @@ Legend: B sequences, T tokens predicted in each; an array _BT1 has the T inputs 
 
 import queue
 import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 
 import numpy as np
 
 from areca.config import DataConfig
-from areca.data.order import Order
+from areca.data.order import ANNEAL, Order
 from areca.data.store import TokenStore
 from areca.errors import ConfigError, DataError
 
 
 class Batches:
-    """Training batches as a function of the range of examples they hold."""
+    """Training batches as a function of the range of examples they hold.
 
-    def __init__(self, store: TokenStore, config: DataConfig):
-        self.store = store
+    With `anneal`, the weights of a mixture for the end of the run, examples from `ANNEAL` on are that mixture's, once
+    `anneal_after` has said how many examples come before it.
+    """
+
+    def __init__(self, store: TokenStore, config: DataConfig, anneal: Sequence[tuple[str, float]] = ()):
+        self.store, self.config = store, config
         self.context = config.context
+        self.anneal: Order | None = None
+        self._anneal = tuple(anneal)
         self.order = Order(store, config.context, config.seed, config.weights, config.fraction)
+        self.before = 0  # examples, of which some may be skipped, that come before the anneal
         self._tokens = [store.tokens(c.name, "train") for c in store.corpora]
-        self._windows = sum(self.order.windows_per_epoch.values())
         part = f"data.fraction {config.fraction:g} of " if config.fraction < 1 else ""
         self._what = f"{part}{store.path}"
 
+    def anneal_after(self, examples: int) -> None:
+        """Sets how many examples come before the anneal: each corpus goes on there after those of them that it gave."""
+        if self._anneal and (self.anneal is None or examples != self.before):
+            c, self.before = self.config, examples
+            begin = self.order.read(examples)
+            self.anneal = Order(self.store, c.context, c.seed, self._anneal, c.fraction, begin)
+
     def get(self, start: int, size: int) -> np.ndarray:
         """Examples start .. start+size-1 as int32 `[size, T + 1]`."""
-        if size > self._windows:
+        order, first = (self.order, start) if start < ANNEAL or self.anneal is None else (self.anneal, start - ANNEAL)
+        if size > (most := sum(order.windows_per_epoch.values())):
+            where = " in the anneal's mixture" if order is self.anneal else ""
             raise DataError(
                 f"a batch of {size} sequences of {self.context} tokens is larger than {self._what}, which has "
-                f"{self._windows} such sequences to train on; use a smaller batch or context, or more text."
+                f"{most} such sequences to train on{where}; use a smaller batch or context, or more text."
             )
-        windows = self.order.windows(start, start + size)
+        windows = order.windows(first, first + size)
         tokens_BT1 = np.empty((size, self.context + 1), np.int32)
         for i, tokens in enumerate(self._tokens):
             rows = np.flatnonzero(windows[:, 0] == i)

@@ -4,12 +4,13 @@ An example is a window of T + 1 tokens. A corpus' tokens are cut every T tokens,
 that is the last target of one and the first input of the next, and an epoch predicts every token once. Each corpus is
 permuted anew in every epoch (all windows of an epoch before any of the next), and corpora are mixed by weight. With a
 `fraction` a corpus has only the first windows of a fixed order of the seed, so that smaller fractions are nested in
-larger ones.
+larger ones. Another mixture for the end of a run (an anneal) has an order of its own whose examples are numbered from
+ANNEAL on; in it a corpus goes on where the first order left it, so no window comes again before all others came.
 Nothing is remembered between calls: resuming, rewinding or skipping needs an index, nothing else.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -17,13 +18,17 @@ import numpy as np
 from areca.data.store import TokenStore
 from areca.errors import ConfigError, DataError, closest
 
+ANNEAL = 1 << 40  # the number of an anneal's first example: beyond all that a run reads before
+_PLACE = (1 << 40) - 1
+
 
 class Order:
     """The order of a store's training windows.
 
     `weights` are shares by tokens, ((corpus, weight), ...), of any sum; corpora that are not named are left out.
     Without weights the store's own are used (`areca corpus build a.txt:0.7 b.txt:0.3`), or else each weighs its size.
-    Grain keeps the shares to about a hundredth of the smallest; `realised` says what they are.
+    Grain keeps the shares to about a hundredth of the smallest; `realised` says what they are. Of each corpus the order
+    begins after the `begin` examples that another order has read (none if it is not named).
     """
 
     def __init__(
@@ -33,6 +38,7 @@ class Order:
         seed: int = 0,
         weights: Sequence[tuple[str, float]] = (),
         fraction: float = 1.0,
+        begin: Mapping[str, int] | None = None,
     ) -> None:
         if context < 1:
             raise ConfigError(f"a context of {context} tokens can't be; it must be at least 1.")
@@ -57,7 +63,8 @@ class Order:
         self.weights: dict[str, float] = {name: w / total for name, w in shares}
         told = bool(weights) or any(c.weight is not None for c in store.corpora)
         self.mixture: dict[str, float] | None = self.weights if told else None  # None: nobody chose the shares
-        self._dataset = self._build([w for _, w in shares])
+        self._weights, self._begin = [w for _, w in shares], dict(begin or {})
+        self._dataset = self._build(self._weights)
         self._indices = np.array([[c.name for c in store.corpora].index(n) for n in self.corpora], np.int64)
 
     @property
@@ -76,7 +83,9 @@ class Order:
             else:
                 chosen = start + first_of(self.seed, name, stop - start, count)
                 numbers = grain.MapDataset.source(cast(Any, chosen))
-            parts.append(numbers.shuffle(seed=_seed(self.seed, name)).repeat(reseed_each_epoch=True))
+            shuffled = numbers.shuffle(seed=_seed(self.seed, name)).repeat(reseed_each_epoch=True)
+            begin = self._begin.get(name, 0)
+            parts.append(shuffled[begin:] if begin else shuffled)
         return parts[0] if len(parts) == 1 else grain.MapDataset.mix(parts, weights)
 
     def windows(self, start: int, stop: int) -> np.ndarray:
@@ -87,6 +96,23 @@ class Order:
         part = np.searchsorted(self._starts, number, side="right") - 1
         offset = (number - self._starts[part]) * self.context
         return np.stack([self._indices[part], offset], axis=1)
+
+    def read(self, n: int) -> dict[str, int]:
+        """How many of the first `n` examples are of each corpus, exactly, from the last few of them."""
+        if len(self.corpora) == 1 or n == 0:
+            return dict.fromkeys(self.corpora, n)
+        import grain
+
+        # The mixture of numbers that say their corpus and their place in it.
+        places = [grain.MapDataset.range(i << 40, (i + 1) << 40) for i in range(len(self.corpora))]
+        mixed = grain.MapDataset.mix(places, self._weights)
+        found: dict[str, int] = {}
+        for index in range(n - 1, -1, -1):
+            number = int(cast(Any, mixed[index]))
+            found.setdefault(self.corpora[number >> 40], (number & _PLACE) + 1)
+            if len(found) == len(self.corpora):
+                break
+        return {name: found.get(name, 0) for name in self.corpora}
 
     def unique_tokens(self, tokens: int) -> int:
         """Distinct targets among the first `tokens` of a run: of each corpus its share of them, at most all it has."""

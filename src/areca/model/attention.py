@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 QUERY_BLOCK = 128  # queries whose scores exist at one time
 UNROLLED = 16  # blocks that a program writes out; a longer context loops over them, in STRETCHES equal stretches
@@ -43,19 +43,35 @@ def rotate_halves(x: Array, cos: Array, sin: Array) -> Array:
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
+def documents(tokens_BT: Int[Array, "B T"], end: int) -> Int[Array, "B T"]:
+    """The number, in its sequence, of the document that each token belongs to; `end` is the token between documents.
+
+    That token belongs to the document it comes before, as when text is drawn from it: there it is the first to be seen.
+    """
+    return jnp.cumsum((tokens_BT == end).astype(jnp.int32), axis=1)
+
+
 def attention(
-    q_BTHK: Float[Array, "B T H K"], k_BSGK: Float[Array, "B S G K"], v_BSGK: Float[Array, "B S G K"]
+    q_BTHK: Float[Array, "B T H K"],
+    k_BSGK: Float[Array, "B S G K"],
+    v_BSGK: Float[Array, "B S G K"],
+    document_BS: Int[Array, "B S"] | None = None,
 ) -> Float[Array, "B T H K"]:
     """softmax(q k^T / sqrt(K)) v with a causal mask; H / G heads in a row share a key and a value head.
 
-    G = 1 is multi-query attention (Shazeer 2019), G = H multi-head, between them grouped (Ainslie et al. 2023).
+    G = 1 is multi-query attention (Shazeer 2019), G = H multi-head, between them grouped (Ainslie et al. 2023). With
+    `documents` a query sees sources of its own document only (T = S). Rotary positions need not begin anew with each:
+    scores depend on the distance of query and source alone. As many products are made as without.
     """
     B, T, H, K = q_BTHK.shape
     G = k_BSGK.shape[2]
     each = H // G  # heads that share a key: they are rows of one product, and groups are entries of a larger batch
     q_BRK = q_BTHK.reshape(B, T, G, each, K).swapaxes(1, 2).reshape(B * G, T * each, K)
     k_BSK, v_BSK = (x.swapaxes(1, 2).reshape(B * G, -1, K) for x in (k_BSGK, v_BSGK))
-    out = _attention(q_BRK, k_BSK, v_BSK, each)
+    if document_BS is None:
+        out = _attention(q_BRK, k_BSK, v_BSK, each)
+    else:
+        out = _within_documents(q_BRK, k_BSK, v_BSK, jnp.repeat(document_BS, G, axis=0), each)
     return out.reshape(B, G, T, each, K).swapaxes(1, 2).reshape(B, T, H, K)
 
 
@@ -63,7 +79,12 @@ def _value(q_BRK: Array, k_BSK: Array, v_BSK: Array, heads: int) -> Array:
     return _forward(q_BRK, k_BSK, v_BSK, heads)[0]
 
 
+def _value_within(q_BRK: Array, k_BSK: Array, v_BSK: Array, document_BS: Array, heads: int) -> Array:
+    return _forward(q_BRK, k_BSK, v_BSK, heads, document_BS)[0]
+
+
 _attention = jax.custom_vjp(_value, nondiff_argnums=(3,))
+_within_documents = jax.custom_vjp(_value_within, nondiff_argnums=(4,))
 
 
 # Rows R are (query, head) in that order, T H of them: one matrix product serves all heads, since they share the keys.
@@ -83,12 +104,18 @@ def _stretches(rows: int, heads: int) -> list[tuple[int, int, int]]:
     return found if whole * block == rows else [*found, (whole * block, rows, 1)]
 
 
-def _probabilities(q_BRK: Array, k_BSK: Array, first: int | Array, heads: int) -> Array:
+def _probabilities(
+    q_BRK: Array, k_BSK: Array, first: int | Array, heads: int, document_BS: Array | None = None
+) -> Array:
     """Attention of the rows from `first` on over the sources that are given, [B, R, S], in float32."""
     score_BRS = jnp.einsum("brk,bsk->brs", q_BRK, k_BSK, preferred_element_type=jnp.float32)
     query_R = (first + jnp.arange(q_BRK.shape[1])) // heads
     hidden_RS = query_R[:, None] < jnp.arange(k_BSK.shape[1])[None, :]
-    score_BRS = jnp.where(hidden_RS[None], -jnp.inf, score_BRS * (1.0 / math.sqrt(q_BRK.shape[-1])))
+    hidden_BRS = hidden_RS[None]
+    if document_BS is not None:
+        sources_BS = document_BS[:, : k_BSK.shape[1]]
+        hidden_BRS = hidden_BRS | (document_BS[:, query_R][:, :, None] != sources_BS[:, None, :])
+    score_BRS = jnp.where(hidden_BRS, -jnp.inf, score_BRS * (1.0 / math.sqrt(q_BRK.shape[-1])))
     weight_BRS = jnp.exp(score_BRS - jnp.max(score_BRS, axis=-1, keepdims=True))
     return weight_BRS / jnp.sum(weight_BRS, axis=-1, keepdims=True)
 
@@ -105,7 +132,9 @@ def _over_blocks(body: Callable[..., Any], total: Any, first: int, blocks: int, 
     return total, y.swapaxes(0, 1).reshape(B, R, K)
 
 
-def _forward(q_BRK: Array, k_BSK: Array, v_BSK: Array, heads: int) -> tuple[Array, tuple[Array, Array, Array]]:
+def _forward(
+    q_BRK: Array, k_BSK: Array, v_BSK: Array, heads: int, document_BS: Array | None = None
+) -> tuple[Array, tuple[Array, Array, Array]]:
     outs = []
     for start, stop, blocks in _stretches(q_BRK.shape[1], heads):
         k_seen, v_seen = k_BSK[:, : stop // heads], v_BSK[:, : stop // heads]
@@ -113,14 +142,16 @@ def _forward(q_BRK: Array, k_BSK: Array, v_BSK: Array, heads: int) -> tuple[Arra
         def block(
             _: None, first: int | Array, q_BRK: Array, k: Array = k_seen, v: Array = v_seen
         ) -> tuple[None, Array]:
-            p_BRS = _probabilities(q_BRK, k, first, heads).astype(q_BRK.dtype)
+            p_BRS = _probabilities(q_BRK, k, first, heads, document_BS).astype(q_BRK.dtype)
             return None, jnp.einsum("brs,bsk->brk", p_BRS, v)
 
         outs.append(_over_blocks(block, None, start, blocks, q_BRK[:, start:stop])[1])
     return jnp.concatenate(outs, axis=1), (q_BRK, k_BSK, v_BSK)
 
 
-def _backward(heads: int, saved: tuple[Array, Array, Array], d_BRK: Array) -> tuple[Array, Array, Array]:
+def _backward(
+    heads: int, saved: tuple[Array, Array, Array], d_BRK: Array, document_BS: Array | None = None
+) -> tuple[Array, Array, Array]:
     q_BRK, k_BSK, v_BSK = saved
     dtype = q_BRK.dtype
     B, S, K = k_BSK.shape
@@ -132,7 +163,7 @@ def _backward(heads: int, saved: tuple[Array, Array, Array], d_BRK: Array) -> tu
         k_seen, v_seen = k_BSK[:, :seen], v_BSK[:, :seen]
 
         def block(total: Any, first: int | Array, q_BRK: Array, do_BRK: Array, k: Array = k_seen, v: Array = v_seen):
-            p_BRS = _probabilities(q_BRK, k, first, heads)
+            p_BRS = _probabilities(q_BRK, k, first, heads, document_BS)
             dp_BRS = jnp.einsum("brk,bsk->brs", do_BRK, v, preferred_element_type=jnp.float32)
             ds_BRS = p_BRS * (dp_BRS - jnp.sum(p_BRS * dp_BRS, axis=-1, keepdims=True))
             ds_BRS = (ds_BRS * (1.0 / math.sqrt(q_BRK.shape[-1]))).astype(dtype)
@@ -155,4 +186,15 @@ def _outer(a_BRK: Array, b_BRS: Array) -> Array:
     return jnp.einsum("brk,brs->bks", a_BRK, b_BRS, preferred_element_type=jnp.float32)
 
 
+def _forward_within(q_BRK: Array, k_BSK: Array, v_BSK: Array, document_BS: Array, heads: int) -> tuple[Array, Any]:
+    out, saved = _forward(q_BRK, k_BSK, v_BSK, heads, document_BS)
+    return out, (saved, document_BS)
+
+
+def _backward_within(heads: int, saved: Any, d_BRK: Array) -> tuple[Array, Array, Array, None]:
+    inputs, document_BS = saved
+    return *_backward(heads, inputs, d_BRK, document_BS), None
+
+
 _attention.defvjp(_forward, _backward)
+_within_documents.defvjp(_forward_within, _backward_within)

@@ -31,6 +31,8 @@ class ModelConfig:
     tied: bool = True  # the output's embedding is the input's
     biases: bool = False  # of every product and norm
     base_width: int = 128  # beyond this D muP's parametrization, up to it PaLM's; 0: PaLM's at every D
+    document_mask: bool = False  # in training and held-out evaluation, attention sees its own document only
+    document_end: int = -1  # the token that ends a document: the store's, filled in where documents are masked
 
     @property
     def width_ratio(self) -> float:
@@ -88,6 +90,11 @@ class ModelConfig:
             raise ConfigError(
                 f"n_positions is {self.n_positions} with {self.positions} positions; give the context's length for "
                 "learned ones and leave it 0 for RoPE."
+            )
+        if self.document_mask and self.positions == "learned":
+            raise ConfigError(
+                "document_mask is true and positions is 'learned', whose positions would not begin anew with each "
+                "document; set positions to 'rope' or document_mask to false."
             )
         return replace(self, head_dim=head_dim, d_ff=self.d_ff or 4 * self.d_model)
 

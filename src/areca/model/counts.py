@@ -75,6 +75,22 @@ def six_nd(config: ModelConfig, tokens: int) -> int:
     return 6 * count_params(config).non_embedding * tokens
 
 
+def hidden_matrices(config: ModelConfig) -> list[tuple[int, int]]:
+    """The sides, shorter first, of a layer's matrices, which are those that Muon moves."""
+    c = config.resolved()
+    heads, shared = c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
+    outer = [heads, heads, shared, shared, *([c.d_ff] * (3 if c.mlp == "swiglu" else 2))]
+    return [(min(c.d_model, x), max(c.d_model, x)) for x in outer]
+
+
+def newton_schulz_flops(config: ModelConfig, iterations: int = 5) -> int:
+    """FLOPs of Muon's iterations in one step, which `exact` does not count (it is of the model).
+
+    Of a matrix with sides m <= n an iteration is X X^T, its square and a product with X: 4 m^2 n + 2 m^3.
+    """
+    return config.n_layers * iterations * sum(4 * m * m * n + 2 * m**3 for m, n in hidden_matrices(config))
+
+
 def recomputed_flops_per_token(config: ModelConfig, context: int, remat: str) -> int:
     """FLOPs a token that the backward pass spends on computing activations again, by the policy's name.
 

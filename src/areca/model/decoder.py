@@ -23,11 +23,11 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-from areca.model.attention import attention, pairs_to_halves, rope_angles, rotate_halves
+from areca.model.attention import attention, documents, pairs_to_halves, rope_angles, rotate_halves
 from areca.model.config import ModelConfig
 from areca.model.layout import ONE_DEVICE, Layout
 from areca.model.loss import Parts, Split, cross_entropy, token_losses
-from areca.model.parameters import Decoder, Layers, init, parameter_axes, unstack, widening
+from areca.model.parameters import Decoder, Layers, fan_in_axes, init, parameter_axes, unstack, widening
 
 UNROLL_LIMIT = 6  # at most this many layers are unrolled on the CPU, where a scan costs 8 to 10%
 
@@ -84,8 +84,10 @@ def _body(config: ModelConfig, params: Decoder, tokens_BT: Array, layout: Layout
     x_BTD = embed(params, table_VD, tokens_BT, layout=layout)
     angles = angles_at(c, tokens_BT.shape[1])
 
+    attend = attention_over(c, tokens_BT)
+
     def layer(x_BTD: Array, p: Layers) -> tuple[Array, None]:
-        return block(c, p, x_BTD, angles, layout=layout), None
+        return block(c, p, x_BTD, angles, attend, layout), None
 
     layer = layout.keep(layer)
     if unrolled(c.n_layers, layout):
@@ -130,6 +132,17 @@ def angles_at(config: ModelConfig, context: int, position_BT: Array | None = Non
     angles_Tk = rope_angles(context, config.resolved().head_dim, config.rope_theta)
     cos, sin = (a[None] if position_BT is None else a[position_BT] for a in angles_Tk)
     return cos, sin
+
+
+def attention_over(config: ModelConfig, tokens_BT: Array) -> Callable[[Array, Array, Array], Array]:
+    """Attention over all of the context before, or, with `document_mask`, over the token's own document.
+
+    The token after a boundary is then predicted from the boundary alone, which belongs to the document it begins, and
+    counts in the loss like any other: it is what text drawn from an empty prompt begins with.
+    """
+    if not config.document_mask:
+        return attention
+    return functools.partial(attention, document_BS=documents(tokens_BT, config.document_end))
 
 
 def last_norm(config: ModelConfig, params: Decoder, x_BTD: Array, layout: Layout = ONE_DEVICE) -> Array:
@@ -275,5 +288,6 @@ def compute_dtype() -> jnp.dtype:
 
 
 __all__ = [
-    "Decoder", "Layers", "hidden", "init", "logits", "loss", "losses", "parameter_axes", "unembed", "widening",
+    "Decoder", "Layers", "fan_in_axes", "hidden", "init", "logits", "loss", "losses", "parameter_axes", "unembed",
+    "widening",
 ]  # fmt: skip

@@ -132,6 +132,19 @@ def parameter_axes(params: Decoder) -> Decoder:
     return replace(jax.tree.map(lambda _: 0, params), layers=jax.tree.map(lambda _: 1, params.layers))
 
 
+def fan_in_axes(params: Decoder) -> Decoder:
+    """For each hidden matrix how many of its axes after the stacked one are its input, the others being its output; 0
+    for a leaf that is none (embeddings, learned positions, norms, biases)."""
+    return jax.tree.map(
+        lambda wide, name: {"attention_out": 2}.get(name, 1) if wide else 0, widening(params), _names(params)
+    )
+
+
+def _names(params: Decoder) -> Decoder:
+    """Each leaf's own name."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: str(getattr(path[-1], "name", "")), params)
+
+
 def widening(params: Decoder) -> Decoder:
     """For each leaf 1 if its fan-in grows with D (muP's hidden matrices, whose rate falls with D), else 0."""
     none = jax.tree.map(lambda _: 0, params)

@@ -8,7 +8,7 @@ on the right, where causality hides it.
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -48,12 +48,14 @@ def scores(
 ) -> list[Scored]:
     """log P of each (context, continuation), given as token ids, in the order given.
 
+    Each is one document: a model's `document_mask`, which is about several in a context, makes no difference.
     What is longer than the model's `context` loses tokens at the beginning of its context, none of its continuation.
 
     Raises:
         ConfigError: an empty context (nothing predicts its first token: begin with the token that ends documents), a
             continuation longer than `context`, an id that the model does not have.
     """
+    config = replace(config, document_mask=False)
     rows: list[np.ndarray] = []
     for before, after in texts:
         ids = np.array([*before, *after], np.int64)

@@ -13,7 +13,7 @@ import numpy as np
 from areca import __version__
 from areca.errors import ConfigError
 from areca.files import check_output, write_atomic, write_json
-from areca.report import curves, sections, spikes
+from areca.report import curves, mixtures, sections, spikes
 from areca.report.checkpage import check_parts, other_parts
 from areca.report.costs import costs
 from areca.report.gather import gather
@@ -89,7 +89,8 @@ def render(view: View, summary: dict[str, Any]) -> str:
         parts.append(("Training", _training(view)))
         if found.kind == "quickstart":
             parts.append(("Corpus", sections.corpora(found.store)))
-        parts.append(("Runs", section("runs", "Runs", sections.runs_table(found.all_runs), note(RUNS_NOTE))))
+        runs = sections.runs_table(found.all_runs), note(RUNS_NOTE), mixtures.read(found.all_runs)
+        parts.append(("Runs", section("runs", "Runs", *runs)))
         if found.kind == "quickstart":
             parts.append(("Samples", sections.sample_texts(found.samples)))
         parts.append(("Costs", costs(found, summary)))

@@ -96,6 +96,7 @@ def row(run: Run) -> dict[str, Any]:
         **{name: run.number(name) for name in names},
         "loss_by_corpus": json_ready(result.get("loss_by_corpus")),
         "saves": json_ready(result.get("saves")),
+        **({"mixtures": json_ready(result["mixtures"])} if "mixtures" in result else {}),
         "parameters_sha256": json_ready(result.get("parameters_sha256")),
     }
 

@@ -22,6 +22,7 @@ from areca.model.counts import (
     exact_flops_per_token,
     hardware_flops_per_token,
     model_flops_utilisation,
+    newton_schulz_flops,
     recomputed_flops_per_token,
     six_nd,
 )
@@ -154,6 +155,8 @@ def dry_run(asked: DryRun) -> dict[str, Any]:
     temporaries = _temporaries(asked, traced.jaxpr, state.params, memory.temp_size_in_bytes)
 
     n = count_params(asked.model)
+    # The optimizer's products are traced whole: XLA cuts them over the devices, nearly evenly.
+    products = product_flops(traced.jaxpr) - _optimizer_flops(asked) * (layout.devices - 1) // layout.devices
     # What is gathered or summed over data is the same bytes whatever the axis' length, but for (n - 1) / n.
     stretch = _ring(asked.data) / _ring(data) if data > 1 else 1.0
     moved = [
@@ -168,6 +171,7 @@ def dry_run(asked: DryRun) -> dict[str, Any]:
         "context": asked.context,
         "remat": asked.remat,
         "dtype": asked.dtype,
+        "optimizer": asked.optimizer.name,
         "chip": asked.chip.name if asked.chip else None,
         "n_params_total": n.total,
         "n_params": n.non_embedding,
@@ -181,7 +185,7 @@ def dry_run(asked: DryRun) -> dict[str, Any]:
         },
         "bytes_per_chip": _state_bytes(asked) | temporaries,
         "extrapolated": _extrapolated(asked, data),
-        "flops": _flops(asked) | {"products_per_chip_in_program": product_flops(traced.jaxpr)},
+        "flops": _flops(asked) | {"products_per_chip_in_program": products},
         "transfers": moved,
         "islands_exchange": _exchange(asked),
     }
@@ -198,9 +202,11 @@ def _itemsize(dtype: str) -> int:
 
 
 def _state_bytes(asked: DryRun) -> dict[str, int]:
-    """Float32 parameters and two moments, cut evenly over an island's devices."""
-    each = 4 * count_params(asked.model).total / asked.devices
-    return {"parameters": round(each), "optimizer": round(2 * each), "gradients": round(each)}
+    """Float32 parameters and their moments, cut evenly over an island's devices: two, of Muon's matrices one."""
+    n = count_params(asked.model)
+    each = 4 * n.total / asked.devices
+    moments = 4 * (2 * n.total - (n.attention + n.mlp if asked.optimizer.name == "muon" else 0)) / asked.devices
+    return {"parameters": round(each), "optimizer": round(moments), "gradients": round(each)}
 
 
 def _planned(lowered: Any) -> Any:
@@ -225,7 +231,13 @@ def _temporaries(asked: DryRun, jaxpr: Any, params: Any, compiled: int) -> dict[
     kept = kept_bytes(jaxpr, m.n_layers)
     if kept is None and asked.remat == "block":
         kept = m.n_layers * asked.batch * asked.context * m.d_model * _itemsize(asked.dtype) // asked.devices
-    found = None if kept is None else estimate(m, asked.layout(asked.data), params, asked.batch, asked.context, kept)
+    found = (
+        None
+        if kept is None
+        else estimate(
+            m, asked.layout(asked.data), params, asked.batch, asked.context, kept, muon=asked.optimizer.name == "muon"
+        )
+    )
     return {
         "saved_activations": kept,
         "temporaries_estimate": found and found.bytes,
@@ -235,18 +247,32 @@ def _temporaries(asked: DryRun, jaxpr: Any, params: Any, compiled: int) -> dict[
 
 
 def _extrapolated(asked: DryRun, data: int) -> list[str]:
+    notes = []
+    if asked.optimizer.name == "muon" and asked.devices > 1:
+        notes.append(
+            "Muon's products are cut over the devices by XLA, nearly evenly, and what they move between them is not in "
+            "the transfers."
+        )
     if data == asked.data:
-        return []
+        return notes
     return [
+        *notes,
         f"compiled on {data} x {asked.model_axis} virtual devices with as many sequences on each (more than "
         f"{MOST_DEVICES} can't be simulated); bytes of parameters and optimizer are for {asked.data} x "
-        f"{asked.model_axis} by arithmetic, transfers over data by the length of its ring, temporaries as compiled."
+        f"{asked.model_axis} by arithmetic, transfers over data by the length of its ring, temporaries as compiled.",
     ]
+
+
+def _optimizer_flops(asked: DryRun) -> int:
+    """Of an island's update: every island makes the same. Elementwise optimizers multiply no matrices."""
+    return newton_schulz_flops(asked.model) if asked.optimizer.name == "muon" else 0
 
 
 def _flops(asked: DryRun) -> dict[str, float]:
     tokens = asked.batch * asked.context
     return {
+        "optimizer_per_step": _optimizer_flops(asked) * asked.islands,
+        "optimizer_per_chip": _optimizer_flops(asked) / asked.devices,
         "exact_per_step": exact_flops_per_token(asked.model, asked.context) * tokens * asked.islands,
         "six_nd_per_step": six_nd(asked.model, tokens * asked.islands),
         "hardware_per_step": hardware_flops_per_token(asked.model, asked.context, asked.remat) * tokens * asked.islands,
@@ -275,7 +301,8 @@ def _verdicts(asked: DryRun, result: dict[str, Any]) -> dict[str, Any]:
     if not fits["fits"]:  # the bound may be too high, the parts that are exact are not
         fits["needed_at_least"] = state + (need["saved_activations"] or 0)
         fits["fits"] = None if fits["needed_at_least"] <= chip.memory_bytes else False
-    compute = result["flops"]["hardware_per_chip"] / chip.peak(asked.dtype)
+    flops = result["flops"]
+    compute = (flops["hardware_per_chip"] + flops["optimizer_per_chip"]) / chip.peak(asked.dtype)
     inside = None
     if chip.interconnect_bytes_per_second:
         inside = sum(t["bytes"] for t in result["transfers"]) / chip.interconnect_bytes_per_second

@@ -14,7 +14,7 @@ from areca.footprint.regions import here
 from areca.model.counts import attention_flops_per_token, count_params, exact_flops_per_token
 from areca.pathways import schedules as schedules_of_stages
 from areca.track import trackers
-from areca.train import guard, schedules
+from areca.train import anneal, guard, schedules
 from areca.train.checkpoint import Checkpoints
 from areca.train.record import read_events, read_run_json, unstarted
 
@@ -79,6 +79,15 @@ def with_pipeline(config: RunConfig) -> RunConfig:
     return replace(config, parallel=replace(config.parallel, remat="block"))
 
 
+def with_documents(config: RunConfig, store: TokenStore) -> RunConfig:
+    """The configuration with the token that ends the store's documents, where attention is masked by them."""
+    mask, end = config.model.document_mask, config.model.document_end
+    if end != -1 and not (mask and end == store.eod_id):
+        wrong = f"the documents of {store.path} end with {store.eod_id}" if mask else "model.document_mask is false"
+        raise ConfigError(f"model.document_end is {end} and {wrong}; leave it out, since it is read off the store.")
+    return replace(config, model=replace(config.model, document_end=store.eod_id)) if mask else config
+
+
 def as_before(config: RunConfig, run_dir: Path) -> RunConfig:
     """The configuration with the shards and segments that a run was begun with, where it leaves them open.
 
@@ -104,6 +113,7 @@ def check(config: RunConfig, store: TokenStore) -> None:
     check_seed(config.seed)
     check_seed(config.data.seed, "data.seed")
     schedules.check(config.schedule, config.batch, config.tokens, config.data.context)
+    anneal.check(config, store)
     make_optimizer(config.optimizer, None)
     guard.check(config.guard)
     here()  # a place that is not known is refused before the run, not after it
@@ -171,6 +181,7 @@ def identify(config: RunConfig, store: TokenStore, threads: int, labels: dict[st
             "attention_flops_per_token": attention_flops_per_token(config.model, config.data.context),
         },
         "labels": labels,
+        **anneal.describe(config),
     }
 
 

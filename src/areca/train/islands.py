@@ -394,11 +394,12 @@ class _Programs:
         gone: list[list[Value]] = []  # by shard: head, parts, segments, embedding, on all islands
         for s, island in enumerate(over.owners):
             mine = g.move(params, [island])
+            read = [tokens[s]] if over.config.model.document_mask else []
             x, last = g.call(self.forward, mine, tokens[s])
             head, parts, dx = g.call(self.head, mine, last, tokens[s])
             sent = [self._send(g, head), g.move(parts, islands)]
             for k, (segment, _) in enumerate(self.segments):
-                layers, dx = g.call(segment, mine, x, dx, firsts[k, island])
+                layers, dx = g.call(segment, mine, x, dx, firsts[k, island], *read)
                 sent.append(self._send(g, layers))
             sent.append(self._send(g, g.call(self.embedding, mine, tokens[s], dx)))
             gone.append(sent)

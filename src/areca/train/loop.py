@@ -28,7 +28,7 @@ from areca.footprint.regions import here
 from areca.footprint.sessions import Watch, expected_power, sessions_of, start_meter
 from areca.model.counts import count_params
 from areca.track.companions import Companions
-from areca.train import copies, guard, rewinds, schedules
+from areca.train import anneal, copies, guard, rewinds, schedules
 from areca.train.checkpoint import Checkpoints
 from areca.train.copying import Copying, copying
 from areca.train.identity import (
@@ -39,6 +39,7 @@ from areca.train.identity import (
     layout_of,
     look,
     parameters_sha256,
+    with_documents,
     with_islands,
     with_pipeline,
 )
@@ -109,6 +110,7 @@ def train(
 
         rays.connect()  # before jax starts: Ray starts processes
     store = TokenStore.open(config.data.store)
+    config = with_documents(config, store)
     check(config, store)
     identity = identify(config, store, threads, labels or {})
     if (start := start_of(config, store, run_dir)) is not None:
@@ -122,11 +124,10 @@ def train(
                 say(f"{run_dir} has ended, so there is nothing of {name} to record.")
         with copying(copy_to, run_dir, lambda *_, **__: None, say):
             return done
-    plan = list(schedules.steps(config.batch, config.tokens, config.data.context))
+    plan = anneal.plan(config)
     check_windows(trace_steps, config.islands.shards, len(plan))
     check_within(profile_steps, len(plan), "--profile-steps")
-    batches = Batches(store, config.data)
-    batches.get(0, max(p.batch for p in plan))  # a corpus smaller than one batch is refused before anything is written
+    batches = anneal.batches(config, store, plan)  # a corpus smaller than a batch is refused before anything is written
     with (
         stop_requests(tenant and tenant.stop) as stop,
         RunRecord(run_dir) as record,
@@ -325,7 +326,8 @@ class _Run:
             self.step = int(host["step"])
         jax.block_until_ready(self.state)
         self.record.truncate_metrics(self.step)
-        self.plan = list(schedules.steps(c.batch, c.tokens, c.data.context, rewinds.skipped(self.rewinds)))
+        self.plan = anneal.plan(c, rewinds.skipped(self.rewinds))
+        self.batches.anneal_after(anneal.before(self.plan))
         rows = read_metrics(self.run_dir)
         self.detector = guard.Detector(c.guard, rows)
         self.noise = NoiseScale(rows)
@@ -444,8 +446,6 @@ class _Run:
         if self.saves.last is not None:
             self.saves.last += time.perf_counter() - started
         held_out = self._evaluate(self.step)
-        tokens = self.plan[self.step - 1].tokens
-        unique = self.batches.order.unique_tokens(tokens)
         result = result_of(
             self.config,
             self.identity,
@@ -458,8 +458,7 @@ class _Run:
             measured={
                 "seconds": self.seconds,
                 "compile_seconds": self.compile_seconds,
-                "unique_tokens": unique,
-                "epochs": tokens / unique,
+                **anneal.seen(self.config, self.batches, self.plan[: self.step]),
                 "saves": self.saves.result(self.seconds),
                 "parameters_sha256": parameters_sha256(self._local().params),
                 "evaluation": held_out["footprint"],

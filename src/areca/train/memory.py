@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec
 
 from areca.config import ModelConfig
 from areca.model.attention import QUERY_BLOCK
+from areca.model.counts import hidden_matrices
 from areca.model.layout import MODEL, Layout
 from areca.model.loss import chunks
 
@@ -37,12 +38,20 @@ class Estimate:
 
 
 def estimate(
-    model: ModelConfig, layout: Layout, params: Any, batch: int, context: int, kept: int, buffers: int = 2
+    model: ModelConfig,
+    layout: Layout,
+    params: Any,
+    batch: int,
+    context: int,
+    kept: int,
+    buffers: int = 2,
+    muon: bool = False,
 ) -> Estimate:
     """What a step of `batch` sequences, over all devices, needs beside parameters and moments.
 
     `params` are the model's, abstract; `kept` is what the forward pass leaves for the backward pass, in bytes;
     `buffers` is how many layers' kernels are there at once: 2 where the next ones arrive while one computes.
+    With `muon` an update has the steps of all matrices, cut, and one matrix whole: X, its next, and two squares.
     """
     c = model.resolved()
     size = np.dtype(layout.compute_dtype()).itemsize
@@ -58,6 +67,7 @@ def estimate(
     table = math.prod(params.embedding.shape) // layout.model
     words = table // c.d_model
     cut = [FLOAT32 * math.prod(p.shape) // layout.devices for p in jax.tree.leaves(params)]
+    orthogonal = max(2 * m * n + 2 * m * m for m, n in hidden_matrices(c))
     # The input joined over model, its norm, the products' outputs, rotated queries, the attended, SwiGLU's output.
     outputs = size * tokens * (2 * c.d_model + projected + 2 * attended + hidden)
     return Estimate(
@@ -85,7 +95,8 @@ def estimate(
                 # Of the output and the input, joined over model, of the norm, of what the products made.
                 "gradients of activations": size * tokens * (3 * c.d_model + projected),
             },
-            "update": {"gradients, cut": sum(cut), "the largest update": max(cut)},
+            "update": {"gradients, cut": sum(cut), "the largest update": max(cut)}
+            | ({"orthogonal steps": sum(cut), "the largest as it is made": FLOAT32 * orthogonal} if muon else {}),
         }
     )
 

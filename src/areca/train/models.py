@@ -171,10 +171,12 @@ def _model_of(path: Path) -> ModelConfig:
 
 
 def _check_same(config: RunConfig, path: Path) -> None:
-    """ConfigError unless `config.model` is the model at `path`; base widths may differ if nothing depends on them."""
+    """ConfigError unless `config.model` is the model at `path`; base widths may differ if nothing depends on them, and
+    so may whether documents are masked."""
     there, here = _model_of(path).resolved(), config.model.resolved()
     if there.width_ratio == here.width_ratio:
         there = replace(there, base_width=here.base_width)
+    there = replace(there, document_mask=here.document_mask, document_end=here.document_end)  # of training alone
     if found := differences(to_dict(there), to_dict(here), "model."):
         raise ConfigError(
             f"init_from is {config.init_from}, whose model is another ({'; '.join(found[:4])}); leave [model] out to "

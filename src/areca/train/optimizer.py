@@ -1,4 +1,4 @@
-"""PaLM's optimizer and Adam, as optax transformations (Chowdhery et al. 2022, section 5).
+"""PaLM's optimizer and Adam as optax transformations (Chowdhery et al. 2022, section 5); Muon is in `areca.train.muon`.
 
 Adafactor without factorization is Adam whose step is scaled by the root mean square of the matrix it moves
 (Shazeer and Stern 2018, section 8), with beta2 = 1 - k^-0.8 and decoupled weight decay lr^2. Momentum is taken of the
@@ -109,13 +109,19 @@ def adam(config: OptimizerConfig, rates: Any) -> optax.GradientTransformationExt
 
 
 def make_optimizer(
-    config: OptimizerConfig, stacked_axes: Any, *, widening: Any = None, width_ratio: float = 1.0
+    config: OptimizerConfig,
+    stacked_axes: Any,
+    *,
+    widening: Any = None,
+    width_ratio: float = 1.0,
+    fan_in_axes: Any = None,
 ) -> optax.GradientTransformationExtraArgs:
     """The optimizer that `config` names; its `update` takes `learning_rate=`. ConfigError for settings it can't use.
 
     `widening` marks with 1 the leaves whose fan-in grows with the model's width. Their rate follows muP (Yang et al.
     2022, table 8): for Adam it falls as 1 / width_ratio. For Adafactor, whose step already falls with a matrix' root
-    mean square, hence as width^-1/2, what is missing is width_ratio^-1/2.
+    mean square, hence as width^-1/2, what is missing is width_ratio^-1/2. Muon's are in `areca.train.muon`, which needs
+    `fan_in_axes`: of each hidden matrix the number of its input axes, 0 for other leaves.
     """
     if not 0 < config.learning_rate < math.inf:
         raise ConfigError(f"optimizer.learning_rate is {config.learning_rate}; it must be positive.")
@@ -128,10 +134,14 @@ def make_optimizer(
         raise ConfigError(
             f"optimizer.momentum {config.momentum} and optimizer.beta2 {config.beta2} must lie in [0, 1)."
         )
+    if config.name != "adafactor" and not config.beta2:
+        raise ConfigError(f"optimizer.name is {config.name!r}, which needs optimizer.beta2, for example 0.95.")
+    if config.name == "muon":
+        from areca.train.muon import muon
+
+        return muon(config, stacked_axes, fan_in_axes, width_ratio)
     rate = width_ratio ** (-1.0 if config.name == "adam" else -0.5)
     rates = jax.tree.map(lambda wide: rate if wide else 1.0, stacked_axes if widening is None else widening)
     if config.name == "adam":
-        if not config.beta2:
-            raise ConfigError("optimizer.name is 'adam', which needs optimizer.beta2, for example 0.95.")
         return adam(config, rates)
     return adafactor(config, stacked_axes, rates)

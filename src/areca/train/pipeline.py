@@ -150,7 +150,9 @@ class OverStages:
         return None if self.layout.devices == 1 else self.layout.specs(tree)
 
     def ends(self) -> list[Island]:
-        """The islands that read tokens: the first and the last."""
+        """The islands that read tokens: the first and the last, and all where attention is masked by document."""
+        if self.config.model.document_mask:
+            return self.islands
         return list(dict.fromkeys((self.islands[0], self.islands[-1])))
 
     def program(self, batch: int, context: int) -> Callable[[PipelineState, Any, Any], tuple[PipelineState, Metrics]]:

@@ -71,6 +71,8 @@ class Step:
         losses = self._call(g, "no loss", lambda _: Parts(*jnp.zeros((2,))), [top[-1]], P())
         first = [g.move(t, islands[:1]) for t in of_microbatch]
         targets = [g.move(t, [self.last]) for t in of_microbatch]
+        masked = over.config.model.document_mask
+        read = [[[g.move(t, [i])] for t in of_microbatch] if masked else [[]] * self.microbatches for i in islands]
         kept: dict[tuple[str, int], Value] = {}
         x: dict[tuple[int, int], Value] = {}  # what goes into a stage, or comes out of the last one
         dx: dict[tuple[int, int], Value] = {}  # its gradient
@@ -84,7 +86,7 @@ class Step:
                     count = part.end - part.first
                     through = partial(_through, self.cut, count)
                     kept[part.name, m], out = self._call(
-                        g, f"forward of {_layers(count)}", through, [value, out], (STACK, ACTIVATION)
+                        g, f"forward of {_layers(count)}", through, [value, out, *read[s][m]], (STACK, ACTIVATION)
                     )
                 x[s + 1, m] = g.move(out, [islands[min(s + 1, stages - 1)]])
                 continue
@@ -101,7 +103,7 @@ class Step:
                 count = part.end - part.first
                 sums[part.name], back = self._call(
                     g, f"backward of {_layers(count)}", partial(_back, self.cut, count),
-                    [sums[part.name], value, kept.pop((part.name, m)), back],
+                    [sums[part.name], value, kept.pop((part.name, m)), back, *read[s][m]],
                     (self._specs(sums[part.name]), ACTIVATION), donates=(0,),
                 )  # fmt: skip
             if s:
@@ -211,8 +213,8 @@ def _embed(cut: Cut, tokens_BS: Array, *bottom: Decoder) -> Array:
     return segments.embed(cut, merge(*bottom), tokens_BS)
 
 
-def _through(cut: Cut, count: int, params: Decoder, x_BTD: Array) -> tuple[Array, Array]:
-    return segments.through(cut, count, params.layers, x_BTD)
+def _through(cut: Cut, count: int, params: Decoder, x_BTD: Array, *tokens_BS: Array) -> tuple[Array, Array]:
+    return segments.through(cut, count, params.layers, x_BTD, *tokens_BS)
 
 
 def _head(
@@ -225,8 +227,10 @@ def _head(
     return jax.tree.map(jnp.add, sums, more), jax.tree.map(jnp.add, losses, found), dx_BTD
 
 
-def _back(cut: Cut, count: int, sums: Decoder, params: Decoder, x_LBTD: Array, dx_BTD: Array) -> tuple[Decoder, Array]:
-    layers, dx_BTD = segments.segment(cut, count, params, x_LBTD, dx_BTD, jnp.zeros((), jnp.int32))
+def _back(
+    cut: Cut, count: int, sums: Decoder, params: Decoder, x_LBTD: Array, dx_BTD: Array, *tokens_BS: Array
+) -> tuple[Decoder, Array]:
+    layers, dx_BTD = segments.segment(cut, count, params, x_LBTD, dx_BTD, jnp.zeros((), jnp.int32), *tokens_BS)
     return jax.tree.map(jnp.add, sums, Decoder(**{**vars(NOTHING), "layers": layers})), dx_BTD
 
 

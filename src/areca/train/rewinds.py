@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from areca.config import GuardConfig
+from areca.data.order import ANNEAL
 from areca.errors import CheckpointError, DataError
 from areca.files import read_json, write_json
 from areca.train.checkpoint import Checkpoints
@@ -38,10 +39,21 @@ Rewinds = tuple[Rewind, ...]
 
 
 def decide(config: GuardConfig, spike: Spike, plan: Sequence[StepPlan]) -> Rewind:
-    """Where to go back to, and the examples of the next `skip_batches` steps of the plan from there."""
+    """Where to go back to, and the examples of the next `skip_batches` steps of the plan from there.
+
+    All of one mixture: from a spike in the anneal the run goes back to no step before it, since only the anneal's
+    examples are to be others, and what is skipped before the anneal would have been read there.
+    """
     to_step = max(0, spike.step - config.rewind_steps)
+    before = sum(p.first_example < ANNEAL for p in plan)
+    if spike.step > before:
+        to_step = max(to_step, before)
+    phase = plan[:before] if to_step < before else plan
     return Rewind(
-        spike.step, to_step, _first_example(plan, to_step + 1), _first_example(plan, to_step + 1 + config.skip_batches)
+        spike.step,
+        to_step,
+        _first_example(phase, to_step + 1),
+        _first_example(phase, to_step + 1 + config.skip_batches),
     )
 
 

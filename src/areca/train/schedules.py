@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from areca.config import BatchConfig, ScheduleConfig, shown
+from areca.data.order import ANNEAL
 from areca.errors import ConfigError
 
 
@@ -85,19 +86,28 @@ def check(schedule: ScheduleConfig, batch: BatchConfig, tokens: int, context: in
 
 
 def steps(
-    batch: BatchConfig, total_tokens: int, context: int, skipped: Sequence[tuple[int, int]] = ()
+    batch: BatchConfig,
+    total_tokens: int,
+    context: int,
+    skipped: Sequence[tuple[int, int]] = (),
+    anneal: int | None = None,
 ) -> Iterator[StepPlan]:
     """Every step of a run, in order: whole batches until at least `total_tokens` are seen.
 
     `skipped` are ranges of examples [from, to) that no step reads, in order and apart from each other. A step whose
     batch would touch one starts where the range ends, and so do those after it. What is skipped isn't seen: schedules
     and the end of the run, being functions of tokens trained on, stay where they are.
+
+    With `anneal` the first step that starts when so many tokens have been seen, and all after it, read the examples of
+    another mixture, which are numbered from ANNEAL on.
     """
     step = seen = example = 0
     ranges = iter(skipped)
     upcoming = next(ranges, None)
     while seen < total_tokens:
         sequences = batch_at(batch, seen)
+        if anneal is not None and seen >= anneal:
+            example = max(example, ANNEAL)
         while upcoming is not None and upcoming[0] < example + sequences:
             example = max(example, upcoming[1])
             upcoming = next(ranges, None)

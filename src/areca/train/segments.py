@@ -2,7 +2,8 @@
 
     x, last = forward(params, tokens)               each layer's input, and what the last layer gives
     head, parts, dx = head(params, last, tokens)    the loss; gradients of the last norm and of the output's embedding
-    layers, dx = segment(params, x, dx, first)      for each segment of layers, from the last to the first
+    layers, dx = segment(params, x, dx, first)      for each segment of layers, from the last to the first (and the
+                                                    tokens, where attention is masked by document)
     embedding = embedding(params, tokens, dx)       gradients of the input's embedding and of learned positions
     assemble(...)                                   a gradient of all parameters
 
@@ -28,6 +29,7 @@ from jaxtyping import Float, Int
 
 from areca.errors import ConfigError
 from areca.model import decoder
+from areca.model.attention import attention
 from areca.model.config import ModelConfig
 from areca.model.layout import DATA, MODEL, Layout
 from areca.model.loss import Parts, Split, cross_entropy
@@ -91,7 +93,7 @@ def forward(
     """Each layer's input, and the last layer's output."""
 
     def local(params: Decoder, tokens_BS: Array) -> tuple[Array, Array]:
-        return _layers(cut, params.layers, cut.model.n_layers, _embedded(cut, params, tokens_BS))
+        return _layers(cut, params.layers, cut.model.n_layers, _embedded(cut, params, tokens_BS), tokens_BS)
 
     return _on_mesh(cut, local, (cut.layout.specs(params), TOKENS), (STACK, ACTIVATION))(params, tokens_BS)
 
@@ -103,12 +105,15 @@ def embed(cut: Cut, params: Decoder, tokens_BS: Int[Array, "B S"]) -> Float[Arra
 
 
 def through(
-    cut: Cut, count: int, layers: Layers, x_BTD: Float[Array, "B T D"]
+    cut: Cut, count: int, layers: Layers, x_BTD: Float[Array, "B T D"], *tokens_BS: Int[Array, "B S"]
 ) -> tuple[Float[Array, "l B T D"], Float[Array, "B T D"]]:
-    """Each of `count` layers' input, and the last one's output, from the first one's input; `layers` are theirs."""
-    local = lambda layers, x_BTD: _layers(cut, layers, count, x_BTD)  # noqa: E731
-    specs = cut.layout.specs(layers)
-    return _on_mesh(cut, local, (specs, ACTIVATION), (STACK, ACTIVATION))(layers, x_BTD)
+    """Each of `count` layers' input, and the last one's output, from the first one's input; `layers` are theirs.
+
+    With `document_mask` layers read where documents end off the tokens, here and in `segment`; without it none come.
+    """
+    local = lambda layers, x_BTD, *tokens_BS: _layers(cut, layers, count, x_BTD, *tokens_BS)  # noqa: E731
+    given = (cut.layout.specs(layers), ACTIVATION, *(TOKENS for _ in tokens_BS))
+    return _on_mesh(cut, local, given, (STACK, ACTIVATION))(layers, x_BTD, *tokens_BS)
 
 
 def _embedded(cut: Cut, params: Decoder, tokens_BS: Array) -> Array:
@@ -116,12 +121,12 @@ def _embedded(cut: Cut, params: Decoder, tokens_BS: Array) -> Array:
     return decoder.embed(params, table_VD, tokens_BS[:, :-1], layout=cut.layout)
 
 
-def _layers(cut: Cut, layers: Layers, count: int, x_BTD: Array) -> tuple[Array, Array]:
+def _layers(cut: Cut, layers: Layers, count: int, x_BTD: Array, *tokens_BS: Array) -> tuple[Array, Array]:
     c, layout = cut.model.resolved(), cut.layout
-    angles = decoder.angles_at(c, x_BTD.shape[1])
+    angles, attend = decoder.angles_at(c, x_BTD.shape[1]), _attend(c, *tokens_BS)
 
     def layer(x_BTD: Array, p: Layers) -> tuple[Array, Array]:
-        return decoder.block(c, p, x_BTD, angles, layout=layout), x_BTD
+        return decoder.block(c, p, x_BTD, angles, attend, layout), x_BTD
 
     if not decoder.unrolled(count, layout):
         x_BTD, x_LBTD = jax.lax.scan(layer, x_BTD, layers)
@@ -131,6 +136,11 @@ def _layers(cut: Cut, layers: Layers, count: int, x_BTD: Array) -> tuple[Array, 
         x_BTD, before = layer(x_BTD, p)
         inputs.append(before)
     return jnp.stack(inputs), x_BTD
+
+
+def _attend(model: ModelConfig, *tokens_BS: Array) -> Callable[[Array, Array, Array], Array]:
+    """Attention over the tokens that are read; without them over the whole context, which needs none."""
+    return decoder.attention_over(model, tokens_BS[0][:, :-1]) if tokens_BS else attention
 
 
 def head(
@@ -168,19 +178,20 @@ def segment(
     x_LBTD: Float[Array, "L B T D"],
     dx_BTD: Float[Array, "B T D"],
     first: Int[Array, ""],
+    *tokens_BS: Int[Array, "B S"],
 ) -> tuple[Layers, Float[Array, "B T D"]]:
     """Gradients of the `count` layers from `first` on, [l, ...], and of their input, from that of their output.
 
     `first` is an argument of the program, so that one program serves all segments of equal length.
     """
 
-    def local(layers: Layers, x_LBTD: Array, dx_BTD: Array, first: Array) -> tuple[Layers, Array]:
+    def local(layers: Layers, x_LBTD: Array, dx_BTD: Array, first: Array, *tokens_BS: Array) -> tuple[Layers, Array]:
         c, layout = cut.model.resolved(), cut.layout
-        angles = decoder.angles_at(c, x_LBTD.shape[2])
+        angles, attend = decoder.angles_at(c, x_LBTD.shape[2]), _attend(c, *tokens_BS)
 
         def backward(dx_BTD: Array, i: Array) -> tuple[Array, Layers]:
             take = partial(jax.lax.dynamic_index_in_dim, index=first + i, keepdims=False)
-            run = lambda p, x_BTD: decoder.block(c, p, x_BTD, angles, layout=layout)  # noqa: E731
+            run = lambda p, x_BTD: decoder.block(c, p, x_BTD, angles, attend, layout)  # noqa: E731
             _, pull = jax.vjp(run, jax.tree.map(take, layers), take(x_LBTD))
             grads, dx_BTD = pull(dx_BTD)
             return dx_BTD, grads
@@ -190,8 +201,8 @@ def segment(
         return grads, dx_BTD
 
     specs = cut.layout.specs(params).layers
-    mapped = _on_mesh(cut, local, (specs, STACK, ACTIVATION, P()), (specs, ACTIVATION))
-    return mapped(params.layers, x_LBTD, dx_BTD, first)
+    given = (specs, STACK, ACTIVATION, P(), *(TOKENS for _ in tokens_BS))
+    return _on_mesh(cut, local, given, (specs, ACTIVATION))(params.layers, x_LBTD, dx_BTD, first, *tokens_BS)
 
 
 def embedding(cut: Cut, params: Decoder, tokens_BS: Int[Array, "B S"], dx_BTD: Float[Array, "B T D"]) -> Tree:
@@ -272,12 +283,14 @@ def pieces(cut: Cut, params: Decoder, sequences: int, context: int) -> Pieces:
     bottom = {f.name: s for f in fields(Decoder) if f.name in ("embedding", "positions")
               and (s := getattr(lies, f.name)) is not None}  # fmt: skip
 
+    masked = cut.model.document_mask
+
     def of_layers(count: int) -> Piece:
         return Piece(
             f"backward of {count} layers",
             partial(segment, cut, count),
-            (abstract, stack, x, first),
-            (lies, STACK, ACTIVATION, P()),
+            (abstract, stack, x, first, *([tokens] if masked else [])),
+            (lies, STACK, ACTIVATION, P(), *([TOKENS] if masked else [])),
             (lies.layers, ACTIVATION),
         )
 

@@ -46,8 +46,8 @@ def init_state(
 
 
 def _optimizer(model: ModelConfig, optimizer: OptimizerConfig, params: Any) -> Any:
-    axes, widening = decoder.parameter_axes(params), decoder.widening(params)
-    return make_optimizer(optimizer, axes, widening=widening, width_ratio=model.width_ratio)
+    axes, widening, fan_in = decoder.parameter_axes(params), decoder.widening(params), decoder.fan_in_axes(params)
+    return make_optimizer(optimizer, axes, widening=widening, width_ratio=model.width_ratio, fan_in_axes=fan_in)
 
 
 def first_state(

@@ -27,9 +27,9 @@ from areca.config import RunConfig, differences, to_dict
 from areca.data.batches import Batches
 from areca.data.store import TokenStore
 from areca.errors import ConfigError, Diverged
-from areca.train import schedules
+from areca.train import anneal, schedules
 from areca.train.checkpoint import Checkpoints
-from areca.train.identity import check, diverged_before, identify, look
+from areca.train.identity import check, diverged_before, identify, look, with_documents
 from areca.train.loop import _memory, _Run, _Taken
 from areca.train.progress import Listener, Say
 from areca.train.record import RunRecord
@@ -67,7 +67,7 @@ def train_together(
     outcomes: list[dict[str, Any] | Diverged | None] = []
     prepared: list[tuple[RunConfig, dict[str, Any]]] = []
     for run in runs:
-        config = replace(run.config, model=run.config.model.resolved(), threads=threads)
+        config = with_documents(replace(run.config, model=run.config.model.resolved(), threads=threads), store)
         check(config, store)
         identity = identify(config, store, threads, run.labels) | {"together": describe(len(runs))}
         outcomes.append(look(run.run_dir, identity, "auto", say) or diverged_before(run.run_dir, config))
@@ -76,9 +76,8 @@ def train_together(
         return cast(list[dict[str, Any] | Diverged], outcomes)
 
     config = prepared[0][0]
-    plan = list(schedules.steps(config.batch, config.tokens, config.data.context))
-    orders = {c.data.seed: Batches(store, c.data) for c, _ in prepared}
-    orders[config.data.seed].get(0, max(p.batch for p in plan))  # as in `train`
+    plan = anneal.plan(config)
+    orders = {c.data.seed: anneal.batches(c, store, plan) for c, _ in prepared}
     with ExitStack() as stack:
         stop = stack.enter_context(stop_requests())
         places: dict[int, _One] = {}  # finished runs have none: no step is left for the others then

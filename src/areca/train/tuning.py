@@ -108,8 +108,8 @@ def measure(over: OverIslands, sequences: int, context: int) -> Measured:
         def trace(g: Any, *inputs: Any) -> list[Any]:
             outputs = g.call(program, *inputs)
             for _ in range(times - 1):
-                params, x, _, first = inputs
-                outputs = g.call(program, params, x, outputs[1], first)
+                params, x, _, *others = inputs
+                outputs = g.call(program, params, x, outputs[1], *others)
             return [outputs[-1] if isinstance(outputs, tuple) else outputs]
 
         graph = client.trace(trace, *arguments)
