@@ -8,6 +8,7 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_text import sentence_text
+from odd_strings import ODD
 
 from areca.data.documents import from_bytes, to_bytes
 from areca.data.tokenizer import EOD, byte_alphabet, load_tokenizer, train_tokenizer
@@ -16,12 +17,6 @@ from areca.errors import DataError
 TEXTS = [sentence_text(i, 30) for i in range(30)] + [
     "def f(x):\n    return x[1234]\n\t# \u00e9t\u00e9 \u4e2d\u6587\n" * 20
 ]
-ODD = [
-    "", " ", "\t\tx\t", "a\r\nb\r\n", "\r", "\n\n\n", "\0", "a\0b", "\u0301", "e\u0301", "\u00e9", "\ufb01", "\u212b",
-    "\U0001f600\U0001f468\u200d\U0001f469\u200d\U0001f467", "\ufeffbom", "\u2028", "\u2581", "\u0120", "\u010a",
-    "x" * 20_000, " " * 5000, "[eod]", "[[eod]]", "a[eod]b [eod]", "<unk>", "<s>", "3.14159 1,000,000", "\u0663\u0664",
-    "\u00bd", "\uffff", "\U0010ffff", "\u202eabc", "  leading", "trailing  ",
-]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 
 import areca
 from areca.config import differences
-from areca.data import store
+from areca.data import sentencepieces, store
 from areca.data.documents import to_bytes
 from areca.data.readers import InvalidUtf8, ReadOptions, check_options
 from areca.data.sources import Source, identify, parse_columns, parse_sources
@@ -35,12 +36,34 @@ VOCAB_SIZE = 1024
 SAMPLE_BYTES = 64_000_000  # a tokenizer is trained on no more text than this
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """The tokenizer to train."""
+
+    vocab_size: int
+    kind: str = "byte-bpe"
+    user_symbols: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """DataError or ConfigError for what can't be, or for a package that is missing, before any text is read."""
+        check_vocab_size(self.vocab_size, self.kind, self.user_symbols)
+        if self.kind != "byte-bpe":
+            sentencepieces.library()
+
+    def unusual(self) -> dict[str, Any]:
+        """What is not the default, for a store's inputs."""
+        kind = {} if self.kind == "byte-bpe" else {"tokenizer_kind": self.kind}
+        return kind | ({"user_symbols": list(self.user_symbols)} if self.user_symbols else {})
+
+
 def build_store(
     out: Path | str,
     sources: Sequence[str | Source],
     *,
     vocab_size: int | None = None,
     tokenizer: Path | str | None = None,
+    tokenizer_kind: str = "byte-bpe",
+    user_symbols: Sequence[str] = (),
     heldout_fraction: float = 0.05,
     near_duplicates: bool = True,
     invalid_utf8: InvalidUtf8 = "refuse",
@@ -52,7 +75,9 @@ def build_store(
 
     sources           built-in names, paths, NAME=PATH, each with :WEIGHT (`areca.data.sources`), or Source objects
     vocab_size        of the tokenizer to train (1024 if neither this nor `tokenizer` is given)
-    tokenizer         a tokenizer.json to use instead of training one
+    tokenizer         a tokenizer.json or SentencePiece *.model to use instead of training one
+    tokenizer_kind    "byte-bpe", or SentencePiece's "unigram" or "bpe" (`areca.data.tokenizer`)
+    user_symbols      strings that are one token wherever text has them
     text_column       of .jsonl and .parquet: one for all, or NAME=COLUMN,NAME=COLUMN (`areca.data.sources`)
     heldout_fraction  share of the documents, chosen by a hash of their content, that training never sees
     split_bytes       text files are cut into documents of so many bytes; None: single files only; 0: never
@@ -74,19 +99,23 @@ def build_store(
     given = load_tokenizer(tokenizer) if tokenizer is not None else None
     if given is not None and vocab_size not in (None, given.vocab_size):
         raise ConfigError(f"{tokenizer} has {given.vocab_size} tokens, not {vocab_size}; leave --vocab-size out.")
+    if given is not None and (tokenizer_kind != "byte-bpe" or user_symbols):
+        raise ConfigError(f"{tokenizer} is of one kind and has its symbols; leave --tokenizer-kind and symbols out.")
     vocab_size = given.vocab_size if given else VOCAB_SIZE if vocab_size is None else vocab_size
-    check_vocab_size(vocab_size)
+    recipe = Recipe(vocab_size, tokenizer_kind, tuple(user_symbols))
+    if given is None:
+        recipe.check()
     inputs = {
         "build": BUILD, "sources": [a | {"weight": s.weight} for s, a in zip(parsed, identify(parsed), strict=True)],
         "vocab_size": vocab_size, "tokenizer": given.sha256 if given else None, "heldout_fraction": heldout_fraction,
         "near_duplicates": near_duplicates, "invalid_utf8": invalid_utf8, "text_column": text_column,
         "split_bytes": split_bytes,
-    }  # fmt: skip
+    } | recipe.unusual()  # fmt: skip
     if (existing := _existing(out, inputs)) is not None:
         say(f"{out} was built from the same inputs: reused")
         return existing
     with building(out) as directory:
-        meta = _build(directory, parsed, inputs, options, given, say)
+        meta = _build(directory, parsed, inputs, options, given or recipe, say)
         if (existing := _existing(out, inputs)) is not None:  # another build was faster
             return existing
         appear(directory, out)
@@ -140,14 +169,16 @@ def _fingerprint(inputs: dict[str, Any]) -> str:
 
 
 def _build(
-    directory: Path, sources: Sequence[Source], inputs: dict[str, Any], options: ReadOptions, given: Tokenizer | None,
-    say: Progress,
+    directory: Path, sources: Sequence[Source], inputs: dict[str, Any], options: ReadOptions,
+    wanted: Tokenizer | Recipe, say: Progress,
 ) -> dict[str, Any]:  # fmt: skip
     spools = gather(directory, sources, options, inputs["near_duplicates"], say)
     thresholds = {name: s.threshold(inputs["heldout_fraction"], name, say) for name, s in spools.items()}
     sample: dict[str, Any] | None = None
-    if given is None:
-        given, sample = _train(spools, thresholds, inputs["vocab_size"], say)
+    if isinstance(wanted, Recipe):
+        given, sample = _train(spools, thresholds, wanted, say)
+    else:
+        given = wanted
     given.save(directory / "tokenizer.json")
     files = {"tokenizer.json": sha256_file(directory / "tokenizer.json")}
     rows = []
@@ -174,12 +205,14 @@ def _build(
                 },
             }
         )
+    trained_by = ("sentencepiece",) if sample and given.kind != "byte-bpe" else ()
+    packages = ("numpy", "tokenizers", "rensa", *trained_by)
     meta = {
         "format": store.FORMAT, "version": store.VERSION, "vocab_size": given.vocab_size, "dtype": dtype.str,
         "eod_id": given.eod_id, "tokenizer_sha256": files["tokenizer.json"], "tokenizer_sample": sample,
         "corpora": rows, "inputs": inputs, "build_fingerprint": _fingerprint(inputs), "files": files,
         "versions": {"areca": areca.__version__, "python": platform.python_version()}
-        | {p: importlib.metadata.version(p) for p in ("numpy", "tokenizers", "rensa")},
+        | {p: importlib.metadata.version(p) for p in packages},
     }  # fmt: skip
     meta["fingerprint"] = store.content_fingerprint(meta)
     write_json(directory / "store.json", meta)
@@ -191,24 +224,30 @@ def train_on_sources(
     sources: Sequence[str | Source],
     *,
     vocab_size: int = VOCAB_SIZE,
+    kind: str = "byte-bpe",
+    user_symbols: Sequence[str] = (),
     text_column: str = "text",
     invalid_utf8: InvalidUtf8 = "refuse",
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Trains a tokenizer on all text of the sources, duplicates left out, and writes it to the file `out`.
 
-    Returns `{"vocab_size", "sha256", "sample", "bytes_per_token"}`, the last measured on up to 4 MB of the same text.
+    Returns `{"vocab_size", "kind", "sha256", "sample", "bytes_per_token"}`, the last measured on up to 4 MB of the
+    same text.
     """
     out = Path(out)
     if out.exists():
         raise DataError(f"{out} exists; choose another --out or remove it.")
-    check_vocab_size(vocab_size)
+    if out.suffix == ".model":
+        raise ConfigError(f"--out is {out}, and a tokenizer is written as JSON; name a .json file.")
+    recipe = Recipe(vocab_size, kind, tuple(user_symbols))
+    recipe.check()
     parsed = parse_sources(sources)
     options = ReadOptions(*parse_columns(text_column, parsed), invalid_utf8)
     check_options(options)
     with building(out) as directory:
         spools = gather(directory, parsed, options, True, progress or (lambda line: None))
-        trained, sample = _train(spools, dict.fromkeys(spools, 0), vocab_size, progress or (lambda line: None))
+        trained, sample = _train(spools, dict.fromkeys(spools, 0), recipe, progress or (lambda line: None))
         trained.save(out)
         read = tokens = 0
         for _, text in itertools.chain.from_iterable(s.documents() for s in spools.values()):
@@ -218,6 +257,7 @@ def train_on_sources(
             tokens += len(trained.encode(text))
     return {
         "vocab_size": trained.vocab_size,
+        "kind": trained.kind,
         "sha256": trained.sha256,
         "sample": sample,
         "bytes_per_token": read / tokens,
@@ -225,7 +265,7 @@ def train_on_sources(
 
 
 def _train(
-    spools: dict[str, Spool], thresholds: dict[str, int], vocab_size: int, say: Progress
+    spools: dict[str, Spool], thresholds: dict[str, int], recipe: Recipe, say: Progress
 ) -> tuple[Tokenizer, dict[str, Any]]:
     """A tokenizer from the training documents, or from a sample of them by their hash where they are many."""
     ticker = Ticker(say)
@@ -240,9 +280,12 @@ def _train(
                     count.update(documents=1, bytes=len(text))
                     yield text
 
-    trained = train_tokenizer(texts(), vocab_size)
+    trained = train_tokenizer(texts(), recipe.vocab_size, recipe.kind, recipe.user_symbols)
     sampled = f"a sample of {keep:.1%} of the text" if keep < 1 else "all training text"
-    less = "" if trained.vocab_size == vocab_size else f" (not {vocab_size:,}: the text has no more pairs to merge)"
+    less = (
+        "" if trained.vocab_size == recipe.vocab_size
+        else f" (not {recipe.vocab_size:,}: the text has no more pieces, so this is the largest vocabulary it gives)"
+    )  # fmt: skip
     say(f"tokenizer: {trained.vocab_size:,} tokens{less} from {sampled} {ticker.elapsed()}")
     return trained, {"share": keep, "documents": count["documents"], "characters": count["bytes"]}
 
