@@ -32,6 +32,7 @@ def build(
     invalid_utf8: Literal["refuse", "keep"] = "refuse",
     near_duplicates: bool = True,
     split_documents: int | None = None,
+    processes: int = 0,
     json: bool = False,
 ) -> int:
     """Build a token store from text.
@@ -54,6 +55,7 @@ def build(
         invalid_utf8: refuse bytes that are not UTF-8, or keep them exactly
         near_duplicates: keep near duplicates; exact ones are dropped all the same
         split_documents: cut text files into documents of so many bytes; 0 never (default: single files, into 4096)
+        processes: that tokenize, to the same bytes (default: one for each core)
         json: print the store's description as JSON
     """
     from areca.data.build import build_store
@@ -70,6 +72,7 @@ def build(
         invalid_utf8=invalid_utf8,
         text_column=text_column,
         split_bytes=split_documents,
+        processes=processes,
         progress=say,
     )
     if json:

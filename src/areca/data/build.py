@@ -2,37 +2,35 @@
 
 Pass one streams every document through the cleaning into a spool beside the store; pass two trains the tokenizer on
 training documents of the spool and writes the tokens. Memory is bounded by the largest document and by three kilobytes
-for each document kept. All is built in a hidden sibling directory, renamed at the end: a store is whole or absent.
+for each document kept. All is built in a hidden sibling directory, renamed at the end: a store is whole or absent. A
+build that is killed after pass one goes on where it was (`areca.data.resume`).
 """
 
-import contextlib
 import hashlib
-import importlib.metadata
 import itertools
-import os
-import platform
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-import areca
 from areca.config import differences
 from areca.data import sentencepieces, store
 from areca.data.documents import to_bytes
+from areca.data.encode import COUNTS, Job, write_tokens
 from areca.data.readers import InvalidUtf8, ReadOptions, check_options
+from areca.data.resume import Ledger, versions
 from areca.data.sources import Source, identify, parse_columns, parse_sources
 from areca.data.spool import BATCH_CHARACTERS, Progress, Spool, Ticker, gather
 from areca.data.tokenizer import Tokenizer, check_vocab_size, load_tokenizer, train_tokenizer
 from areca.errors import ConfigError, DataError
 from areca.files import sha256_file, sha256_json, write_json
 from areca.folders import appear, building
+from areca.runtime import available_cores
 
 BUILD = 1  # raise when the same inputs would give another store
 VOCAB_SIZE = 1024
+PARALLEL_BYTES = 16_000_000  # of a corpus from which on it is tokenized by several processes
 SAMPLE_BYTES = 64_000_000  # a tokenizer is trained on no more text than this
 
 
@@ -69,6 +67,7 @@ def build_store(
     invalid_utf8: InvalidUtf8 = "refuse",
     text_column: str = "text",
     split_bytes: int | None = None,
+    processes: int = 0,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Builds the token store `out` and returns the content of its store.json.
@@ -81,10 +80,11 @@ def build_store(
     text_column       of .jsonl and .parquet: one for all, or NAME=COLUMN,NAME=COLUMN (`areca.data.sources`)
     heldout_fraction  share of the documents, chosen by a hash of their content, that training never sees
     split_bytes       text files are cut into documents of so many bytes; None: single files only; 0: never
+    processes         that tokenize, which changes no byte of the store; 0: one for each core
 
     If `out` is a store that was built from the same inputs it is left as it is and its store.json is returned; if it is
     anything else, DataError. Every mistake raises DataError or ConfigError and leaves nothing behind; BusyError if
-    another process is building `out`.
+    another process is building `out`. A build that was killed or interrupted goes on where it was, to the same bytes.
     """
     out = Path(out)
     say = progress or (lambda line: None)
@@ -94,6 +94,8 @@ def build_store(
             raise ConfigError(f"{out} lies inside the source {s.path}; choose an --out outside of it.")
     options = ReadOptions(*parse_columns(text_column, parsed), invalid_utf8, split_bytes)
     check_options(options)
+    if not 0 <= processes <= 1024:
+        raise ConfigError(f"--processes is {processes}; give a number up to 1024, or 0 for one for each core.")
     if not 0 <= heldout_fraction <= 0.5:
         raise ConfigError(f"--heldout is {heldout_fraction}; it must be a share between 0 and 0.5.")
     given = load_tokenizer(tokenizer) if tokenizer is not None else None
@@ -114,8 +116,18 @@ def build_store(
     if (existing := _existing(out, inputs)) is not None:
         say(f"{out} was built from the same inputs: reused")
         return existing
-    with building(out) as directory:
-        meta = _build(directory, parsed, inputs, options, given or recipe, say)
+    fingerprint = _fingerprint(inputs)
+
+    def goes_on(directory: Path) -> bool:
+        return Ledger(directory, fingerprint).goes_on()
+
+    with building(out, goes_on) as directory:
+        try:
+            meta = _build(directory, parsed, inputs, options, given or recipe, processes, say)
+        except KeyboardInterrupt:
+            if goes_on(directory):
+                say(f"interrupted: the same command goes on where it was; until then {directory} keeps what is done")
+            raise
         if (existing := _existing(out, inputs)) is not None:  # another build was faster
             return existing
         appear(directory, out)
@@ -170,24 +182,37 @@ def _fingerprint(inputs: dict[str, Any]) -> str:
 
 def _build(
     directory: Path, sources: Sequence[Source], inputs: dict[str, Any], options: ReadOptions,
-    wanted: Tokenizer | Recipe, say: Progress,
+    wanted: Tokenizer | Recipe, processes: int, say: Progress,
 ) -> dict[str, Any]:  # fmt: skip
-    spools = gather(directory, sources, options, inputs["near_duplicates"], say)
-    thresholds = {name: s.threshold(inputs["heldout_fraction"], name, say) for name, s in spools.items()}
-    sample: dict[str, Any] | None = None
-    if isinstance(wanted, Recipe):
-        given, sample = _train(spools, thresholds, wanted, say)
+    ledger = Ledger(directory, _fingerprint(inputs))
+    if ledger.goes_on():
+        spools, thresholds = ledger.spools()
+        say(f"going on with what an earlier build left in {directory}")
     else:
-        given = wanted
-    given.save(directory / "tokenizer.json")
-    files = {"tokenizer.json": sha256_file(directory / "tokenizer.json")}
+        spools = gather(directory, sources, options, inputs["near_duplicates"], say)
+        thresholds = {name: s.threshold(inputs["heldout_fraction"], name, say) for name, s in spools.items()}
+        ledger.gathered(spools, thresholds)
+    tokenizer_path = directory / "tokenizer.json"
+    if ledger.read_tokens():
+        given = load_tokenizer(tokenizer_path)
+    else:
+        if isinstance(wanted, Recipe):
+            given, ledger.sample = _train(spools, thresholds, wanted, say)
+        else:
+            given = wanted
+        given.save(tokenizer_path)
+        ledger.write_tokens()
+    sample = ledger.sample
+    files = {"tokenizer.json": sha256_file(tokenizer_path)}
     rows = []
     weights = {s.name: s.weight for s in sources}
     dtype = store.token_dtype(given.vocab_size)
     for name, spool in spools.items():
         ticker = Ticker(say)
-        counts = _write(directory, name, spool, thresholds[name], given, dtype, files, ticker)
-        spool.path.unlink()
+        job = Job(spool.path, spool.cuts, thresholds[name], tokenizer_path, dtype)
+        counts = _write(directory, name, job, given, ledger, processes or _processes(spool), ticker)
+        files |= ledger.corpora[name]["files"]
+        spool.path.unlink(missing_ok=True)
         tokens = counts["train_tokens"] + counts["heldout_tokens"]
         say(f"{name}: {tokens:,} tokens ({spool.kept['bytes'] / tokens:.2f} bytes each), "
             f"{counts['heldout_tokens']:,} of them held out {ticker.elapsed()}")  # fmt: skip
@@ -196,7 +221,7 @@ def _build(
                 "name": name,
                 **counts,
                 "bytes": spool.kept["bytes"],
-                "text_sha256": spool.digest.hexdigest(),
+                "text_sha256": spool.sha256,
                 "weight": weights[name],
                 "read": {k: spool.read[k] for k in ("documents", "bytes")},
                 "removed": {
@@ -206,16 +231,15 @@ def _build(
             }
         )
     trained_by = ("sentencepiece",) if sample and given.kind != "byte-bpe" else ()
-    packages = ("numpy", "tokenizers", "rensa", *trained_by)
     meta = {
         "format": store.FORMAT, "version": store.VERSION, "vocab_size": given.vocab_size, "dtype": dtype.str,
         "eod_id": given.eod_id, "tokenizer_sha256": files["tokenizer.json"], "tokenizer_sample": sample,
         "corpora": rows, "inputs": inputs, "build_fingerprint": _fingerprint(inputs), "files": files,
-        "versions": {"areca": areca.__version__, "python": platform.python_version()}
-        | {p: importlib.metadata.version(p) for p in packages},
+        "versions": versions("numpy", "tokenizers", "rensa", *trained_by),
     }  # fmt: skip
     meta["fingerprint"] = store.content_fingerprint(meta)
     write_json(directory / "store.json", meta)
+    ledger.finish()
     return meta
 
 
@@ -294,38 +318,24 @@ def _second(key: int) -> float:
     return int.from_bytes(hashlib.sha256(b"sample" + key.to_bytes(8, "little")).digest()[:8], "little") / 2**64
 
 
+def _processes(spool: Spool) -> int:
+    """One for each core where there is work for them; a process takes about a second to start."""
+    return available_cores() if spool.kept["bytes"] > PARALLEL_BYTES else 1
+
+
 def _write(
-    directory: Path, name: str, spool: Spool, threshold: int, tokenizer: Tokenizer, dtype: np.dtype,
-    files: dict[str, str], ticker: Ticker,
-) -> dict[str, int]:  # fmt: skip
-    """Writes the two .bin files of a corpus, adds their digests to `files` and returns the counts."""
-    counts = {f"{split}_{what}": 0 for split in ("train", "heldout") for what in ("tokens", "documents")}
-    with contextlib.ExitStack() as stack:
-        outputs, digests = {}, {}
-        for split in ("train", "heldout"):
-            outputs[split] = stack.enter_context((directory / store.bin_name(name, split)).open("wb"))
-            digests[split] = hashlib.sha256()
+    directory: Path, name: str, job: Job, tokenizer: Tokenizer, ledger: Ledger, processes: int, ticker: Ticker
+) -> dict[str, int]:
+    """Writes the two .bin files of a corpus, or what is not written of them, and returns the counts."""
+    begun = ledger.corpora.get(name, {"chunks": 0, "counts": dict.fromkeys(COUNTS, 0), "files": None})
+    counts = dict(begun["counts"])
+    if begun["files"] is None:
 
-        def flush(batch: list[tuple[str, str]]) -> None:
-            for (split, _), ids in zip(batch, tokenizer.encode_batch([t for _, t in batch]), strict=True):
-                data = np.array([*ids, tokenizer.eod_id], dtype).tobytes()
-                outputs[split].write(data)
-                digests[split].update(data)
-                counts[f"{split}_tokens"] += len(ids) + 1
-                counts[f"{split}_documents"] += 1
+        def record(chunks: int, sync: Callable[[], None]) -> None:
+            ledger.wrote(name, chunks, counts, sync)
+            ticker.tick(lambda: f"{name}: {counts['train_tokens']:,} tokens written {ticker.elapsed()}")
 
-        batch: list[tuple[str, str]] = []
-        size = 0
-        for key, text in spool.documents():
-            batch.append(("heldout" if key < threshold else "train", text))
-            size += len(text)
-            if size > BATCH_CHARACTERS:
-                flush(batch)
-                batch, size = [], 0
-                ticker.tick(lambda: f"{name}: {counts['train_tokens']:,} tokens written {ticker.elapsed()}")
-        flush(batch)
-        for split, file in outputs.items():
-            file.flush()
-            os.fsync(file.fileno())
-            files[store.bin_name(name, split)] = digests[split].hexdigest()
+        files = write_tokens(directory, name, job, tokenizer, counts, begun["chunks"], processes, record)
+        ledger.corpora[name] = {"chunks": len(job.cuts), "counts": counts, "files": files}
+        ledger.write_tokens()
     return counts
