@@ -40,6 +40,10 @@ class RunBusyError(CheckpointError, BusyError):
     """Another process trains in the run directory."""
 
 
+class WorkerLost(ArecaError):
+    """A process that worked for this one ended unexpectedly; what is done is kept and the same command goes on."""
+
+
 class FitError(ArecaError):
     """A law that the data can't determine, or a fit that did not converge."""
 

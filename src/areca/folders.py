@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from areca.errors import BusyError
+from areca.errors import BusyError, WorkerLost
 from areca.files import sync_directory
 
 _SUFFIX = ".building"
@@ -19,8 +19,8 @@ _SUFFIX = ".building"
 def building(out: Path, goes_on: Callable[[Path], bool] = lambda _: False) -> Iterator[Path]:
     """A locked hidden directory beside `out`; removed unless renamed. Sweeps those of processes that were killed.
 
-    One for which `goes_on` holds is kept when the user interrupts, and is taken again. BusyError if another process
-    builds `out`. An OSError about a file of the hidden directory names `out`.
+    One for which `goes_on` holds is kept when the user interrupts or a worker is lost, and is taken again. BusyError if
+    another process builds `out`. An OSError about a file of the hidden directory names `out`.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     directory, handle = None, -1
@@ -37,7 +37,7 @@ def building(out: Path, goes_on: Callable[[Path], bool] = lambda _: False) -> It
                 fcntl.flock(handle, fcntl.LOCK_EX)
         os.chmod(directory, 0o755)
         yield directory
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, WorkerLost):
         if directory and goes_on(directory):
             directory = None  # for the next
         raise

@@ -23,7 +23,7 @@ import numpy as np
 from areca.data import store
 from areca.data.spool import documents
 from areca.data.tokenizer import Tokenizer, load_tokenizer
-from areca.errors import DataError
+from areca.errors import DataError, WorkerLost
 
 SPLITS: tuple[store.Split, ...] = ("train", "heldout")
 COUNTS = tuple(f"{split}_{what}" for split in SPLITS for what in ("tokens", "documents"))
@@ -142,7 +142,10 @@ class _Worker:
         if len(data) < size:
             code = self._process.wait()
             why = f"killed by signal {-code}; is there enough memory?" if code < 0 else f"exit code {code}"
-            raise DataError(f"a process that tokenizes ended unexpectedly ({why}); the same command goes on from here.")
+            raise WorkerLost(
+                f"a process that tokenizes ended unexpectedly ({why}); the same command goes on where it was, and "
+                "--processes 1 does without."
+            )
         return data
 
     def stop(self) -> None:
