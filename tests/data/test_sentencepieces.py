@@ -191,6 +191,19 @@ def test_a_vocabulary_too_small_for_the_characters_is_refused_with_the_least(kin
         train_tokenizer(TEXTS, least - 2, kind)
 
 
+def test_a_mistake_at_training_leaves_nothing(tmp_path, text_tree, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for argv in (
+        ["tokenizer", "train", "tree", "--kind", "bpe", "--vocab-size", "260", "--out", "t.json"],
+        ["tokenizer", "train", "tree", "--kind", "bpe", "--vocab-size", "400", "--out", "t.model"],
+        ["corpus", "build", "tree", "--tokenizer-kind", "unigram", "--vocab-size", "260", "--out", "out"],
+        ["corpus", "build", "tree", "--user-symbols", "a b", "--out", "out"],
+    ):
+        assert main(argv) == 2
+        assert capsys.readouterr().err.splitlines()[-1].startswith(f"areca {argv[0]}: ")
+        assert [p.name for p in tmp_path.iterdir()] == ["tree"]
+
+
 CHANGED = {
     "adds a space in front": {"add_dummy_prefix": True},
     "drops spaces": {"remove_extra_whitespaces": True},

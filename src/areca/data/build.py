@@ -22,7 +22,7 @@ from areca.data.readers import InvalidUtf8, ReadOptions, check_options
 from areca.data.resume import Ledger, versions
 from areca.data.sources import Source, identify, parse_columns, parse_sources
 from areca.data.spool import BATCH_CHARACTERS, Progress, Spool, Ticker, gather
-from areca.data.tokenizer import Tokenizer, check_vocab_size, load_tokenizer, train_tokenizer
+from areca.data.tokenizer import EOD, Tokenizer, check_vocab_size, load_tokenizer, train_tokenizer
 from areca.errors import ConfigError, DataError
 from areca.files import sha256_file, sha256_json, write_json
 from areca.folders import appear, building
@@ -107,6 +107,8 @@ def build_store(
     recipe = Recipe(vocab_size, tokenizer_kind, tuple(user_symbols))
     if given is None:
         recipe.check()
+    elif given.eod != EOD:
+        say(f"documents end with the {given.eod} of {tokenizer}, token {given.eod_id}")
     inputs = {
         "build": BUILD, "sources": [a | {"weight": s.weight} for s, a in zip(parsed, identify(parsed), strict=True)],
         "vocab_size": vocab_size, "tokenizer": given.sha256 if given else None, "heldout_fraction": heldout_fraction,
