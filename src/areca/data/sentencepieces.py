@@ -46,7 +46,7 @@ _SAME = (
 def library() -> Any:
     """The `sentencepiece` module; ConfigError where it is not installed."""
     try:
-        import sentencepiece
+        import sentencepiece  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise ConfigError(
             "SentencePiece's tokenizers need the package sentencepiece; `pip install 'areca[sentencepiece]'`."
@@ -107,7 +107,7 @@ def from_model(data: bytes, name: str = "the SentencePiece model") -> Tokenizer:
     """
     sentencepiece = library()
     from google.protobuf.message import DecodeError
-    from sentencepiece import sentencepiece_model_pb2
+    from sentencepiece import sentencepiece_model_pb2  # pyright: ignore[reportMissingImports]
 
     model: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
     try:

@@ -21,7 +21,7 @@ from areca.data.sources import Source
 from areca.errors import DataError
 
 BATCH_CHARACTERS = 4_000_000  # worked on at once
-CHUNK_BYTES = 4_000_000  # of a spool that is encoded at once, a document more at most
+CHUNK_BYTES = 1_000_000  # of a spool that is encoded at once, a document more at most
 _RECORD = struct.Struct("<QQ")
 _QUIET_SECONDS = 10.0  # between lines of progress within a stage
 
