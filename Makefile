@@ -24,7 +24,7 @@ PYTEST := $(TEST_ENV) $(BIN)/python -m pytest
 
 .PHONY: help quickstart install dev test test-fast test-interop test-browser chromium lint format lock \
 	bench-train-step bench-generate bench-serve bench-kill bench-ladder bench-transfer bench-optimizers bench-deviations bench-design \
-	bench-fit bench-coverage \
+	bench-fit bench-coverage bench-tokenization \
 	bench-pathways bench-pipeline bench-islands bench-kill-islands bench-links bench-wire stress clean distclean
 
 help:
@@ -44,6 +44,7 @@ help:
 	@echo 'make bench-optimizers  Muon beside AdamW, each at its best rate (ARGS="--out DIR --store STORE")'
 	@echo 'make bench-design      the runs that areca design proposes beside a plain next rung (ARGS="target": planned losses)'
 	@echo 'make bench-deviations  each of PaLM'"'"'s choices switched: time and loss (ARGS="time", "decode", "loss --out DIR --store STORE")'
+	@echo 'make bench-tokenization  text to tokens beside tokenizers and sentencepiece alone (ARGS="--text FILE --megabytes 32")'
 	@echo 'make bench-fit         4,000 bootstraps of the Chinchilla fit beside scipy (ARGS="--data CSV")'
 	@echo 'make bench-pathways    the controller against plain JAX: dispatch, shares by weight, a pipeline'
 	@echo 'make bench-links       two hosts on one machine with a link of a chosen speed: what sockets measure over it (root)'
@@ -149,6 +150,9 @@ bench-deviations: dev
 
 bench-fit: dev
 	$(BIN)/python benchmarks/fit.py $(ARGS)
+
+bench-tokenization: dev
+	$(BIN)/python benchmarks/tokenization.py $(ARGS)
 
 bench-pathways: dev
 	$(BIN)/python benchmarks/pathways.py $(ARGS)

@@ -48,6 +48,10 @@ class LinkLost(RemoteError):
     """A place behind a URL that gave no answer for as long as one is waited for."""
 
 
+class WorkerLost(ArecaError):
+    """A process that worked for this one ended unexpectedly; what is done is kept and the same command goes on."""
+
+
 class FitError(ArecaError):
     """A law that the data can't determine, or a fit that did not converge."""
 

@@ -8,20 +8,15 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_text import sentence_text
+from odd_strings import ODD
 
 from areca.data.documents import from_bytes, to_bytes
 from areca.data.tokenizer import EOD, byte_alphabet, load_tokenizer, train_tokenizer
-from areca.errors import DataError
+from areca.errors import ConfigError, DataError
 
 TEXTS = [sentence_text(i, 30) for i in range(30)] + [
     "def f(x):\n    return x[1234]\n\t# \u00e9t\u00e9 \u4e2d\u6587\n" * 20
 ]
-ODD = [
-    "", " ", "\t\tx\t", "a\r\nb\r\n", "\r", "\n\n\n", "\0", "a\0b", "\u0301", "e\u0301", "\u00e9", "\ufb01", "\u212b",
-    "\U0001f600\U0001f468\u200d\U0001f469\u200d\U0001f467", "\ufeffbom", "\u2028", "\u2581", "\u0120", "\u010a",
-    "x" * 20_000, " " * 5000, "[eod]", "[[eod]]", "a[eod]b [eod]", "<unk>", "<s>", "3.14159 1,000,000", "\u0663\u0664",
-    "\u00bd", "\uffff", "\U0010ffff", "\u202eabc", "  leading", "trailing  ",
-]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +124,47 @@ def test_a_tokenizer_that_changes_text_is_refused(tokenizer, tmp_path):
         load_tokenizer(_edited(tokenizer, tmp_path, normalizer={"type": "NFC"}))
     with pytest.raises(DataError, match="changes text"):
         load_tokenizer(_edited(tokenizer, tmp_path, normalizer={"type": "Lowercase"}))
+
+
+def test_a_document_ends_as_a_tokenizer_of_others_says(tokenizer, tmp_path):
+    """A tokenizer.json as GPT-2's: no digits cut, one special token, the last."""
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE())
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
+    inner.train_from_iterator(TEXTS, trainer)
+    inner.add_special_tokens(["<|endoftext|>"])
+    inner.save(str(tmp_path / "gpt2.json"))
+    loaded = load_tokenizer(tmp_path / "gpt2.json")
+    assert (loaded.kind, loaded.eod, loaded.eod_id, loaded.vocab_size) == ("byte-bpe", "<|endoftext|>", 400, 401)
+    text = "a <|endoftext|> b 2024"
+    assert loaded.decode(loaded.encode(text)) == text
+    assert loaded.special_ids == {400}
+    assert 400 not in loaded.encode(text)
+
+
+def test_user_symbols_are_one_token_wherever_text_has_them():
+    symbols = ["<|code|>", "<|code|>s", "\n\n", "\u00e9t\u00e9"]
+    trained = train_tokenizer(TEXTS, 512, user_symbols=symbols)
+    assert trained.user_symbols == {s: trained.vocab_size - 4 + i for i, s in enumerate(symbols)}  # the last
+    for text in ("a<|code|>b", "<|code|>\n\n\n", "x <|code|>s \u00e9t\u00e9", "<|code|", "\r\n\r\n"):
+        assert trained.decode(trained.encode(text)) == text
+    assert trained.encode("a<|code|>s b") == [
+        *trained.encode("a"), trained.user_symbols["<|code|>s"], *trained.encode(" b"),
+    ]  # fmt: skip
+    assert trained.special_ids == {trained.eod_id}
+
+
+@pytest.mark.parametrize(
+    ("symbols", "says"),
+    [
+        ([""], "is empty"), (["a", "a"], "given twice"), (["[eod]"], "of the tokenizer's own"), (["\udcff"], "Unicode"),
+        (["<0x41>"], "of the tokenizer's own"), (["a b"], "holds a space"), (["\u2581"], "U.2581"),
+    ],
+)  # fmt: skip
+def test_user_symbols_that_cannot_be_are_refused(symbols, says):
+    with pytest.raises(ConfigError, match=says):
+        train_tokenizer(TEXTS, 512, user_symbols=symbols)
 
 
 def test_a_tokenizer_without_eod_is_refused(tokenizer, tmp_path):

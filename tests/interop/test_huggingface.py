@@ -11,12 +11,14 @@ transformers = pytest.importorskip("transformers")
 import jax  # noqa: E402
 
 from areca.config import DataConfig, RunConfig  # noqa: E402
+from areca.data.tokenizer import load_tokenizer  # noqa: E402
 from areca.files import read_json  # noqa: E402
 from areca.interop import huggingface  # noqa: E402
 from areca.model import decoder  # noqa: E402
 from areca.model.config import ModelConfig  # noqa: E402
 from areca.train.models import write_model  # noqa: E402
 from areca.train.restore import load_model, sample  # noqa: E402
+from other_tokenizers import SYMBOL, write_tokenizer  # noqa: E402
 
 SHAPES = {
     "multi-query": ModelConfig(vocab_size=300, d_model=48, n_layers=3, n_heads=4),
@@ -137,3 +139,22 @@ def test_what_transformers_trained_comes_back_in_bfloat16(exported, tmp_path):
     config, _ = read_model(tmp_path / "back")
     found = np.asarray(_parameters(tmp_path / "back", config, None)[0].layers.mlp_out[1])
     np.testing.assert_array_equal(found.T, wanted)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_tokens_of_other_kinds_are_ours(tmp_path, kind):
+    ours = write_tokenizer(tmp_path / "t.json", kind)
+    tokenizer = load_tokenizer(ours)
+    config = ModelConfig(vocab_size=tokenizer.vocab_size, d_model=16, n_layers=1, n_heads=2)
+    run = RunConfig(config, DataConfig(store="", context=64), tokens=0)
+    (tmp_path / "model").mkdir()
+    params = decoder.init(config, jax.random.key(1))
+    write_model(tmp_path / "model", run, params, step=0, tokenizer=ours.read_bytes(), origin={})
+    huggingface.export_hf(tmp_path / "model", tmp_path / "hf")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf", local_files_only=True)
+    for text in [*ODD, f"a{SYMBOL}b", "areca palm 12", "\u2581 <0x41> <unk>", "\u65e5\u672c"]:
+        ids = tokenizer.encode(text)
+        assert theirs(text)["input_ids"] == ids, repr(text)
+        assert theirs.decode(ids) == text, repr(text)
+    assert theirs.eos_token_id == tokenizer.eod_id == 1
+    assert len(theirs) == tokenizer.vocab_size

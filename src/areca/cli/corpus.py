@@ -25,11 +25,14 @@ def build(
     out: str,
     vocab_size: int | None = None,
     tokenizer: Path | None = None,
+    tokenizer_kind: Literal["byte-bpe", "unigram", "bpe"] = "byte-bpe",
+    user_symbols: tuple[str, ...] = (),
     text_column: str = "text",
     heldout: float = 0.05,
     invalid_utf8: Literal["refuse", "keep"] = "refuse",
     near_duplicates: bool = True,
     split_documents: int | None = None,
+    processes: int = 0,
     json: bool = False,
 ) -> int:
     """Build a token store from text.
@@ -44,12 +47,16 @@ def build(
         sources: what to read, one corpus for each name
         out: directory or URL of the store; must not exist, or be a store of the same inputs
         vocab_size: tokens of the tokenizer that is trained, 257 to 256000 (default 1024)
-        tokenizer: a tokenizer.json to use instead of training one
+        tokenizer: a tokenizer.json or a SentencePiece *.model to use instead of training one
+        tokenizer_kind: of the tokenizer that is trained: byte-level BPE, or SentencePiece's unigram or BPE with byte
+            fallback (areca[sentencepiece])
+        user_symbols: strings that are one token wherever text has them, such as "<|code|>"
         text_column: of .jsonl and .parquet: one for all, or NAME=COLUMN,NAME=COLUMN for sources with names
         heldout: share of the documents that training never sees, chosen by a hash of their content
         invalid_utf8: refuse bytes that are not UTF-8, or keep them exactly
         near_duplicates: keep near duplicates; exact ones are dropped all the same
         split_documents: cut text files into documents of so many bytes; 0 never (default: single files, into 4096)
+        processes: that tokenize, to the same bytes (default: one for each core)
         json: print the store's description as JSON
     """
     from areca.data.build import build_store
@@ -59,11 +66,14 @@ def build(
         sources,
         vocab_size=vocab_size,
         tokenizer=tokenizer,
+        tokenizer_kind=tokenizer_kind,
+        user_symbols=user_symbols,
         heldout_fraction=heldout,
         near_duplicates=near_duplicates,
         invalid_utf8=invalid_utf8,
         text_column=text_column,
         split_bytes=split_documents,
+        processes=processes,
         progress=say,
     )
     if json:

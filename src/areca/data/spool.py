@@ -5,11 +5,13 @@ The text of a document is never changed: it is kept whole or left out (empty, bi
 
 import contextlib
 import hashlib
+import os
 import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from areca.data import corpora, readers
 from areca.data.dedup import Deduplicator
@@ -19,6 +21,7 @@ from areca.data.sources import Source
 from areca.errors import DataError
 
 BATCH_CHARACTERS = 4_000_000  # worked on at once
+CHUNK_BYTES = 1_000_000  # of a spool that is encoded at once, a document more at most
 _RECORD = struct.Struct("<QQ")
 _QUIET_SECONDS = 10.0  # between lines of progress within a stage
 
@@ -49,12 +52,15 @@ class Spool:
 
     def __init__(self, path: Path):
         self.path = path
-        self.file = path.open("wb")
+        self.file: BinaryIO | None = path.open("wb")
         self.read: Counter = Counter()  # documents, bytes
         self.removed: dict[str, Counter] = {k: Counter() for k in ("empty", "binary", "exact", "near")}
         self.kept: Counter = Counter()
         self.groups: dict[int, int] = {}  # hash -> bytes, of what is split together
-        self.digest = hashlib.sha256()  # of the text kept, in order
+        self.cuts: list[int] = []  # offsets in the file where its chunks of whole documents end
+        self._size = 0
+        self._digest = hashlib.sha256()
+        self.sha256 = ""  # of the text kept, in order; once it is closed
 
     def add(self, document: Document, verdict: str) -> None:
         data = to_bytes(document.text)
@@ -67,10 +73,41 @@ class Spool:
         self.groups[key] = self.groups.get(key, 0) + len(data)
         self.kept.update(documents=1, bytes=len(data))
         record = _RECORD.pack(key, len(data))
-        self.digest.update(record)
-        self.digest.update(data)
+        self._digest.update(record)
+        self._digest.update(data)
+        assert self.file is not None
         self.file.write(record)
         self.file.write(data)
+        self._size += len(record) + len(data)
+        if self._size - (self.cuts[-1] if self.cuts else 0) >= CHUNK_BYTES:
+            self.cuts.append(self._size)
+
+    def close(self) -> None:
+        """All is added, and on disk."""
+        if self.file is not None:
+            if self._size > (self.cuts[-1] if self.cuts else 0):
+                self.cuts.append(self._size)
+            self.sha256 = self._digest.hexdigest()
+            self.file.flush()
+            os.fsync(self.file.fileno())
+            self.file.close()
+            self.file = None
+
+    def facts(self) -> dict[str, Any]:
+        """What `of_facts` needs."""
+        counts = {"read": self.read, "kept": self.kept, **{f"removed {k}": c for k, c in self.removed.items()}}
+        return {"counts": counts, "cuts": self.cuts, "sha256": self.sha256}
+
+    @staticmethod
+    def of_facts(directory: Path, name: str, facts: dict[str, Any]) -> "Spool":
+        """A closed spool again; its groups are gone."""
+        spool = Spool.__new__(Spool)
+        spool.path, spool.file, spool.groups = _place(directory, name), None, {}
+        counts = {what: Counter(c) for what, c in facts["counts"].items()}
+        spool.read, spool.kept = counts.pop("read"), counts.pop("kept")
+        spool.removed = {what.removeprefix("removed "): c for what, c in counts.items()}
+        spool.cuts, spool.sha256 = facts["cuts"], facts["sha256"]
+        return spool
 
     def share(self, kind: str) -> float:
         """The share of the bytes read that was left out as "empty", "binary", "exact" or "near"."""
@@ -108,9 +145,20 @@ class Spool:
     def documents(self) -> Iterator[tuple[int, str]]:
         """(hash, text) of each document, in order."""
         with self.path.open("rb") as f:
-            while head := f.read(_RECORD.size):
-                key, length = _RECORD.unpack(head)
-                yield key, from_bytes(f.read(length))
+            yield from documents(f, 0, self.cuts[-1])
+
+
+def documents(spool: BinaryIO, start: int, end: int) -> Iterator[tuple[int, str]]:
+    """(hash, text) of each document of a part of a spool's file."""
+    spool.seek(start)
+    while start < end:
+        key, length = _RECORD.unpack(spool.read(_RECORD.size))
+        start += _RECORD.size + length
+        yield key, from_bytes(spool.read(length))
+
+
+def _place(directory: Path, name: str) -> Path:
+    return directory / f"{name}.spool"
 
 
 def gather(
@@ -122,8 +170,8 @@ def gather(
     with contextlib.ExitStack() as files:
         for source in sources:
             if source.name not in spools:
-                spools[source.name] = Spool(directory / f"{source.name}.spool")
-                files.callback(spools[source.name].file.close)
+                spools[source.name] = Spool(_place(directory, source.name))
+                files.callback(spools[source.name].close)
             _gather_source(source, spools[source.name], seen, options, say)
     for name, spool in spools.items():
         if not spool.kept["documents"]:

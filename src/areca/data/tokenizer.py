@@ -1,27 +1,46 @@
-"""The tokenizer: byte-level BPE of the `tokenizers` library, each digit on its own, one special token `[eod]`.
+"""Tokenizers: byte-level BPE, and SentencePiece's unigram and BPE with byte fallback, behind one class.
 
-Lossless: every text, and with surrogate escapes every byte string, comes back from its tokens byte for byte. Text that
-spells "[eod]" is ordinary text; the special id is only ever written by the store, after each document.
+All are a tokenizer.json of the `tokenizers` library. Lossless: every text, and with surrogate escapes every byte
+string, comes back from its tokens byte for byte. Text that spells "[eod]" is ordinary text; the special id is only ever
+written by the store, after each document. A symbol that the user defined is one token wherever text spells it.
+
+    byte-bpe      pieces of bytes, in the alphabet of GPT-2; the default
+    unigram, bpe  pieces of characters, and a token "<0x41>" for each byte of what no piece has
+                  (trained and converted by `areca.data.sentencepieces`)
 """
 
 import functools
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Literal, get_args
 
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
 from areca.data.documents import from_bytes, to_bytes
-from areca.errors import DataError
+from areca.errors import ConfigError, DataError, closest
 from areca.files import write_atomic
 
+Kind = Literal["byte-bpe", "unigram", "bpe"]
+KINDS: tuple[str, ...] = get_args(Kind)
 EOD = "[eod]"
+# What ends a document, in the words of other tokenizers; the first that a file has as a special token.
+EODS = (EOD, "<|endoftext|>", "<|end_of_text|>", "</s>", "<|eos|>", "<eos>")
 SMALLEST = 257  # 256 bytes and [eod]
 LARGEST = 256_000  # PaLM's vocabulary
-_PROBE = ("word", " word  two\t\r\n", "Cafe\u0301 caf\u00e9 \ufb01 \U0001f600 2024", "a [eod] b\0")
+_PROBE = (
+    "word",
+    " word  two\t\r\n",
+    "Cafe\u0301 caf\u00e9 \ufb01 \U0001f600 2024",
+    "a [eod] b\0",
+    "\u2581a \u2581",
+    " \u0120\u010a",
+)
 _ESCAPED = re.compile("([\ud800-\udfff]+)")
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 def byte_alphabet() -> list[str]:
@@ -32,32 +51,54 @@ def byte_alphabet() -> list[str]:
 
 
 class Tokenizer:
-    """Text to tokens and back. `vocab_size` ids in all, of which `eod_id` ends a document."""
+    """Text to tokens and back.
+
+    vocab_size    ids in all
+    eod, eod_id   the special token that ends a document, which no text gives; `eod` is how the file calls it
+    special_ids   it and all other ids that stand for no text
+    user_symbols  what text spells is one token: spelling -> id
+    """
 
     def __init__(self, inner: tokenizers.Tokenizer, name: str = "the tokenizer"):
-        eod = inner.token_to_id(EOD)
-        if eod is None:
-            raise DataError(f"{name} has no {EOD} token; train one with `areca tokenizer train`.")
         inner.encode_special_tokens = True  # a user's "[eod]" is text
         inner.no_truncation()
         inner.no_padding()
         self._inner = inner
-        self.eod_id: int = eod
         self.vocab_size: int = inner.get_vocab_size(with_added_tokens=True)
-        values = {c: b for b, c in enumerate(byte_alphabet())}
-        self._bytes: list[bytes] = [b""] * self.vocab_size
-        for token, i in inner.get_vocab(with_added_tokens=True).items():
-            if i == eod:
-                continue
-            if i >= self.vocab_size or any(c not in values for c in token):
-                raise DataError(f"{name} is not a byte-level BPE with one special token {EOD} (its token {token!r}).")
-            self._bytes[i] = bytes(values[c] for c in token)
-        single = {piece: i for i, piece in enumerate(self._bytes) if len(piece) == 1}
-        if len(single) != 256:
-            raise DataError(f"{name} has tokens for {len(single)} of the 256 bytes, so it can't be lossless.")
-        self._byte_ids = [single[bytes([b])] for b in range(256)]
-        if any(self.decode(self.encode(text)) != text for text in _PROBE):
-            raise DataError(f"{name} changes text (a normalizer, an added space or dropout), so it can't be used here.")
+        added = inner.get_added_tokens_decoder()
+        special = {token.content: i for i, token in added.items() if token.special}
+        eod = next((e for e in EODS if e in special), None)
+        if eod is None:
+            raise DataError(
+                f"{name} has no {EOD} token (nor {', '.join(EODS[1:])}), so nothing ends a document; train one with "
+                "`areca tokenizer train`."
+            )
+        self.eod, self.eod_id = eod, special[eod]
+        self.user_symbols: dict[str, int] = {t.content: i for i, t in added.items() if not t.special}
+        self.kind, unknown = _kind(inner)
+        left_out = {*added, unknown}
+        table, byte_ids = (_byte_level_table if self.kind == "byte-bpe" else _fallback_table)(inner, left_out, name)
+        for symbol, i in self.user_symbols.items():
+            table[i] = to_bytes(symbol)
+        self._bytes: list[bytes] = [table.get(i, b"") for i in range(self.vocab_size)]
+        self.special_ids = frozenset(i for i, piece in enumerate(self._bytes) if not piece)
+        self._byte_ids = byte_ids
+        self._check(name)
+
+    def _check(self, name: str) -> None:
+        """DataError where a text that could give anything away does not come back, or gives a special token."""
+        special = [self._inner.id_to_token(i) or "" for i in sorted(self.special_ids)[:64]]
+        spelled = [f"<0x{b:02X}>" for b in range(256)] if self.kind != "byte-bpe" else []
+        for text in (*_PROBE, *special, *spelled, *self.user_symbols):
+            ids = self.encode(text)
+            if self.decode(ids) != text or not self.special_ids.isdisjoint(ids):
+                raise DataError(
+                    f"{name} changes text (a normalizer, an added space or dropout): {text!r} comes back as "
+                    f"{self.decode(ids)!r}, so it can't be used here."
+                )
+        for symbol, i in self.user_symbols.items():
+            if self.encode(f"a{symbol}b") != [*self.encode("a"), i, *self.encode("b")]:
+                raise DataError(f"{name} has a symbol {symbol!r} that is not one token within text; leave it out.")
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text, without `[eod]`. Escaped bytes become the tokens of those bytes."""
@@ -110,53 +151,142 @@ class Tokenizer:
         write_atomic(path, self.to_json())
 
 
-def check_vocab_size(vocab_size: int) -> None:
-    """DataError unless a tokenizer can have so many tokens."""
-    if not SMALLEST <= vocab_size <= LARGEST:
-        raise DataError(
-            f"a vocabulary of {vocab_size:,} tokens can't be; choose {SMALLEST} (bytes and {EOD}) to {LARGEST:,}."
-        )
+def _kind(inner: tokenizers.Tokenizer) -> tuple[str, int | None]:
+    """The kind of a tokenizer, and the id of its unknown token, which a model with byte fallback has to have."""
+    model = inner.model
+    if isinstance(model, models.BPE):
+        return "bpe" if model.byte_fallback else "byte-bpe", inner.token_to_id(model.unk_token or "")
+    if isinstance(model, models.Unigram):
+        facts = json.loads(inner.to_str())["model"]
+        return "unigram" if facts.get("byte_fallback") else "byte-bpe", facts.get("unk_id")
+    return "byte-bpe", None  # its pieces will say that it is none
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """Trains byte-level BPE on `texts`. The same texts in any order give the same vocabulary.
+def _own_pieces(inner: tokenizers.Tokenizer, left_out: set[int | None], name: str) -> dict[str, int]:
+    """The pieces of the model itself, without added tokens and the unknown one."""
+    vocabulary, size = inner.get_vocab(with_added_tokens=True), inner.get_vocab_size(with_added_tokens=True)
+    for token, i in vocabulary.items():
+        if i >= size:
+            raise DataError(f"{name} has gaps in its ids (its token {token!r} is {i}), so it can't be used here.")
+    return {token: i for token, i in vocabulary.items() if i not in left_out}
 
-    A small corpus may have too few pairs that occur twice: `vocab_size` of the result is then smaller than asked.
+
+def _byte_level_table(
+    inner: tokenizers.Tokenizer, left_out: set[int | None], name: str
+) -> tuple[dict[int, bytes], list[int]]:
+    """id -> bytes of the model's own pieces, and the id of each byte."""
+    values = {c: b for b, c in enumerate(byte_alphabet())}
+    table: dict[int, bytes] = {}
+    for token, i in _own_pieces(inner, left_out, name).items():
+        if any(c not in values for c in token):
+            raise DataError(f"{name} is neither a byte-level BPE nor one with byte fallback (its token {token!r}).")
+        table[i] = bytes(values[c] for c in token)
+    return table, _all_bytes({piece: i for i, piece in table.items() if len(piece) == 1}, name)
+
+
+def _fallback_table(
+    inner: tokenizers.Tokenizer, left_out: set[int | None], name: str
+) -> tuple[dict[int, bytes], list[int]]:
+    """The same of pieces of characters with byte fallback."""
+    table: dict[int, bytes] = {}
+    single: dict[bytes, int] = {}
+    for token, i in _own_pieces(inner, left_out, name).items():
+        if match := _BYTE.fullmatch(token):
+            table[i] = bytes.fromhex(match[1])
+            single[table[i]] = i
+        else:
+            table[i] = token.encode("utf-8")
+    return table, _all_bytes(single, name)
+
+
+def _all_bytes(single: dict[bytes, int], name: str) -> list[int]:
+    if len(single) != 256:
+        raise DataError(f"{name} has tokens for {len(single)} of the 256 bytes, so it can't be lossless.")
+    return [single[bytes([b])] for b in range(256)]
+
+
+def check_vocab_size(vocab_size: int, kind: str = "byte-bpe", user_symbols: Sequence[str] = ()) -> None:
+    """DataError unless a tokenizer of that kind can have so many tokens; ConfigError for another kind, or a bad symbol.
+
+    How many characters of the text a vocabulary of pieces must hold besides is only known once it is read.
     """
-    check_vocab_size(vocab_size)
+    if kind not in KINDS:
+        raise ConfigError(f"the kind of tokenizer is {kind!r}{closest(kind, KINDS)}; choose one of {', '.join(KINDS)}.")
+    smallest = SMALLEST + len(user_symbols) + (kind != "byte-bpe")  # SentencePiece keeps an unknown token, unused
+    if not smallest <= vocab_size <= LARGEST:
+        what = f"bytes{', your symbols' if user_symbols else ''} and {EOD}"
+        raise DataError(f"a vocabulary of {vocab_size:,} tokens can't be; choose {smallest} ({what}) to {LARGEST:,}.")
+    for symbol in user_symbols:
+        fault = (
+            "is empty" if not symbol
+            else "is given twice" if list(user_symbols).count(symbol) > 1
+            else "is not valid Unicode" if _ESCAPED.search(symbol)
+            else "is a token of the tokenizer's own" if symbol in (*EODS, "<unk>", "<s>") or _BYTE.fullmatch(symbol)
+            else "holds a space or a U+2581, which SentencePiece writes it as" if {" ", "\u2581"} & set(symbol)
+            else ""
+        )  # fmt: skip
+        if fault:
+            raise ConfigError(f"the user symbol {symbol!r} {fault}; leave it out or choose another.")
+
+
+def train_tokenizer(
+    texts: Iterable[str], vocab_size: int, kind: str = "byte-bpe", user_symbols: Sequence[str] = ()
+) -> Tokenizer:
+    """Trains a tokenizer on `texts`. For "byte-bpe" the order of the texts makes no difference.
+
+    A small corpus may have too few pieces that occur twice: `vocab_size` of the result is then smaller than asked, and
+    the largest that this text has.
+    """
+    check_vocab_size(vocab_size, kind, user_symbols)
+    if kind != "byte-bpe":
+        from areca.data import sentencepieces
+
+        return sentencepieces.from_model(sentencepieces.train(texts, vocab_size, kind, user_symbols))
     inner = tokenizers.Tokenizer(models.BPE())
     inner.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
     inner.decoder = decoders.ByteLevel()  # type: ignore[assignment]
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
+        vocab_size=vocab_size - len(user_symbols),
         min_frequency=2,
         special_tokens=[EOD],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    inner.train_from_iterator((_without_escapes(t) for t in texts), trainer)
+    cut = re.compile("|".join(map(re.escape, sorted(user_symbols, key=len, reverse=True)))) if user_symbols else None
+    inner.train_from_iterator((without_escapes(p) for t in texts for p in (cut.split(t) if cut else (t,))), trainer)
+    inner.add_tokens([AddedToken(s, normalized=False, special=False) for s in user_symbols])
     return Tokenizer(inner)
 
 
-def _without_escapes(text: str) -> str:
+def without_escapes(text: str) -> str:
+    """Text for a trainer: escaped bytes, which are no characters, end a line."""
     return _ESCAPED.sub("\n", text)
 
 
 def load_tokenizer(path: Path | str) -> Tokenizer:
-    """Reads a tokenizer.json; DataError if it is missing, damaged or not lossless byte-level BPE with `[eod]`."""
+    """Reads a tokenizer.json or, named *.model, a SentencePiece model.
+
+    DataError if it is missing, damaged, not lossless, or without a token that ends a document.
+    """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        data = path.read_bytes()
     except FileNotFoundError:
         raise DataError(f"the tokenizer {path} does not exist; train one with `areca tokenizer train`.") from None
     except IsADirectoryError:
         raise DataError(f"{path} is a directory where a tokenizer.json was expected.") from None
-    except UnicodeDecodeError:
-        raise DataError(f"{path} is not a tokenizer.json (it is not UTF-8).") from None
+    if path.suffix == ".model":
+        from areca.data import sentencepieces
+
+        return sentencepieces.from_model(data, str(path))
     try:
-        inner = tokenizers.Tokenizer.from_str(text)
+        inner = tokenizers.Tokenizer.from_str(data.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise DataError(
+            f"{path} is not a tokenizer.json (it is not UTF-8; a SentencePiece model has to be named *.model)."
+        ) from None
     except Exception as error:  # the library raises bare Exception
         raise DataError(f"{path} is not a tokenizer.json ({error}).") from None
     return Tokenizer(inner, str(path))

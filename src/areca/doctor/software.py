@@ -14,7 +14,7 @@ EXTRAS = {
     "cuda": ("jax-cuda12-plugin", "jax-cuda13-plugin"), "tpu": ("libtpu",), "ray": ("ray",), "hf": ("transformers",),
     "energy": ("codecarbon", "nvidia-ml-py"), "track": ("tensorboard",), "wandb": ("wandb",), "trackio": ("trackio",),
     "quickstart": ("chitchat-dataset",), "serve": ("starlette", "uvicorn"), "remote": ("fsspec",), "s3": ("s3fs",),
-    "gs": ("gcsfs",), "hub": ("huggingface-hub",),
+    "gs": ("gcsfs",), "hub": ("huggingface-hub",), "sentencepiece": ("sentencepiece",),
 }  # fmt: skip
 LEAST_PYTHON = (3, 11)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import areca
 from areca.config import DataConfig, RunConfig, from_dict, to_dict
-from areca.data.tokenizer import EOD, load_tokenizer
+from areca.data.tokenizer import load_tokenizer
 from areca.errors import ConfigError, DataError
 from areca.files import read_json, sha256_file, write_atomic, write_json
 from areca.folders import appear, building
@@ -117,9 +117,9 @@ def _write_configs(directory: Path, trained: TrainedModel) -> None:
         {
             # Without a class, model_type cohere picks one that changes text.
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": EOD,
-            "eos_token": EOD,
-            "pad_token": EOD,
+            "bos_token": tokenizer.eod,
+            "eos_token": tokenizer.eod,
+            "pad_token": tokenizer.eod,
             "model_max_length": context,
             "model_input_names": ["input_ids", "attention_mask"],  # transformers 4 adds token types, which are refused
             "clean_up_tokenization_spaces": False,
