@@ -6,6 +6,7 @@ The options that describe a model's shape, which several verbs take, are here to
 import contextlib
 import inspect
 import io
+import itertools
 import json
 import re
 import sys
@@ -57,7 +58,7 @@ def _refuse_repeated(function: Callable[..., Any], argv: list[str]) -> None:
 
 def _refuse_url(prog: str, argv: list[str]) -> None:
     """ConfigError where a result is to be written to a URL: only token stores are."""
-    for option, value in zip(argv, [*argv[1:], ""], strict=True):
+    for option, value in itertools.pairwise([*argv, ""]):
         value = option.partition("=")[2] or value
         if option.partition("=")[0] == "--out" and "://" in value and prog != "areca corpus build":
             instead = (
