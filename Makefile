@@ -22,7 +22,7 @@ INSTALL := -m pip install --quiet --disable-pip-version-check --constraint requi
 TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MPLBACKEND=agg
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest
 
-.PHONY: help quickstart install dev test test-fast test-interop test-browser chromium lint format lock \
+.PHONY: help quickstart install dev test test-all test-fast test-interop test-browser chromium lint format lock \
 	bench-train-step bench-generate bench-serve bench-kill bench-ladder bench-transfer bench-optimizers bench-deviations bench-design \
 	bench-fit bench-coverage bench-tokenization \
 	bench-pathways bench-pipeline bench-islands bench-kill-islands bench-links bench-wire stress clean distclean
@@ -91,11 +91,16 @@ $(INTEROP_VENV)/.installed: pyproject.toml requirements.lock
 
 # ---- checks
 
+TESTS := -n $(WORKERS) --dist worksteal --ignore tests/interop --ignore tests/browser
+
 test: dev
-	$(PYTEST) -n $(WORKERS) --dist worksteal --ignore tests/interop --ignore tests/browser $(ARGS)
+	$(PYTEST) $(TESTS) -m 'not exhaustive' $(ARGS)
+
+test-all: dev
+	XLA_FLAGS='--xla_force_host_platform_device_count=8' $(PYTEST) $(TESTS) $(ARGS)
 
 test-fast: dev
-	$(PYTEST) -n $(WORKERS) --dist worksteal --ignore tests/interop --ignore tests/browser -m 'not slow' $(ARGS)
+	$(PYTEST) $(TESTS) -m 'not slow and not exhaustive' $(ARGS)
 
 test-interop: $(INTEROP_VENV)/.installed
 	$(TEST_ENV) $(INTEROP_BIN)/python -m pytest tests/interop $(ARGS)

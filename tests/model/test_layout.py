@@ -65,7 +65,7 @@ GPT2 = ModelConfig(
 
 
 @pytest.mark.parametrize("changes", [{}, {"n_kv_heads": 4, "mlp": "swiglu"}, {"n_kv_heads": 2, "block": "parallel"}])
-@pytest.mark.parametrize("remat", ["block", "selective"])
+@pytest.mark.parametrize("remat", ["block", pytest.param("selective", marks=pytest.mark.exhaustive)])
 def test_every_choice_of_the_block_is_the_same_on_a_mesh(changes, remat):
     model = dataclasses.replace(GPT2, **changes)
     rng = np.random.default_rng(0)

@@ -216,7 +216,7 @@ def test_runs_beside_others_have_the_bits_of_runs_alone_and_are_not_made_twice(s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("together", ["processes", "vmap"])
+@pytest.mark.parametrize("together", ["processes", pytest.param("vmap", marks=pytest.mark.exhaustive)])
 def test_a_ladder_killed_with_its_parent_goes_on_with_the_same_bits(store, tmp_path, together):
     options = ["--budgets", "4e8", "8e8", "--sizes", "2"]
     if together == "vmap":

@@ -112,6 +112,7 @@ def test_runs_go_on_where_their_only_island_was_killed(tiny_store, tiny_run, cut
     )
 
 
+@pytest.mark.exhaustive
 def test_steps_follow_weights_while_two_runs_share_an_island(tiny_store, tmp_path, monkeypatch):
     """Weights 1:2 by FLOPs. An end of steps is heard up to eight late, of 90; what else runs here moves the rest."""
     seen: list[str] = []

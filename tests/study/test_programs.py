@@ -73,7 +73,7 @@ def test_the_backend_is_asked_without_starting_jax_here():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("together", ["processes", "vmap"])
+@pytest.mark.parametrize("together", [pytest.param("processes", marks=pytest.mark.exhaustive), "vmap"])
 def test_a_rate_that_diverges_is_an_outcome_of_a_sweep(tiny_store, tmp_path, together):
     from areca.laws import load
     from areca.report.gather import gather

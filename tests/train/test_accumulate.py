@@ -21,7 +21,11 @@ from areca.train.step import abstract_state, compile_step
 from tiny import tiny_config
 
 
-@pytest.mark.parametrize("parallel", [ParallelConfig(), ParallelConfig(2, 2)], ids=["one device", "2 x 2"])
+@pytest.mark.parametrize(
+    "parallel",
+    [pytest.param(ParallelConfig(), marks=pytest.mark.exhaustive), ParallelConfig(2, 2)],
+    ids=["one device", "2 x 2"],
+)
 def test_a_run_in_parts_is_the_run(tiny_store, tmp_path, parallel):
     config = tiny_config(tiny_store, parallel=parallel, tokens=4 * 8 * 16, batch=BatchConfig(((0, 8),)))
     for parts in (1, 4):

@@ -38,8 +38,13 @@ def _both(model, layout, batch, context, optimizer=PALM):
     return estimate(model, layout, state.params, batch, context, kept, 1, optimizer.name == "muon"), compiled
 
 
-CASES = [(shape, "block", sizes) for shape in SHAPES for sizes in ((8, 1), (2, 4))]
-CASES += [(shape, remat, (4, 2)) for shape in ("long", "deep") for remat in ("selective", "none")]
+MORE = pytest.mark.exhaustive
+CASES = [pytest.param(s, "block", cut, marks=m) for s in SHAPES for cut, m in (((8, 1), MORE), ((2, 4), []))]
+CASES += [
+    pytest.param(s, remat, (4, 2), marks=m)
+    for s, m in (("long", []), ("deep", MORE))
+    for remat in ("selective", "none")
+]
 
 
 @pytest.mark.parametrize(("shape", "remat", "sizes"), CASES)

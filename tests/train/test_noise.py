@@ -98,6 +98,7 @@ def test_a_run_that_was_stopped_measures_what_it_would_have(measured, tiny_store
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_on_a_mesh_the_same_is_measured(measured, tiny_store, tmp_path):
     train(tiny_config(tiny_store, noise_parts=2, parallel=ParallelConfig(2, 2)), tmp_path / "mesh")
     train(tiny_config(tiny_store, noise_parts=2), tmp_path / "one")

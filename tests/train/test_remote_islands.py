@@ -90,7 +90,7 @@ class Disturbance:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.exhaustive)])
 def test_a_run_that_loses_an_island_goes_on_unchanged_and_takes_it_back(long_run, islands, tmp_path, number):
     config, place, result = long_run
     config = replace(config, islands=replace(TWO, deadline=4.0 if number == signal.SIGSTOP else 60.0))
@@ -226,6 +226,7 @@ def test_two_islands_on_a_ray_cluster_have_that_digest_too(one, tiny_store, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_an_actor_that_is_killed_is_started_again_and_the_bits_are_the_same(long_run, islands, tmp_path, cluster):
     config, _, result = long_run
     killed = Disturbance(lambda: islands()[0].channels[0].kill())

@@ -37,12 +37,17 @@ POISON = range(RAMP - 2 * SMALL, RAMP + 6 * LARGE)  # examples: the last two ste
 STEPS = 80
 
 CASES = [
-    pytest.param(ParallelConfig(1, 1, "none"), OptimizerConfig(learning_rate=0.1), id="1x1-none-adafactor"),
+    pytest.param(
+        ParallelConfig(1, 1, "none"),
+        OptimizerConfig(learning_rate=0.1),
+        id="1x1-none-adafactor",
+        marks=pytest.mark.exhaustive,
+    ),
     pytest.param(
         ParallelConfig(2, 2, "selective"),
         OptimizerConfig(learning_rate=0.1),
         id="2x2-selective-adafactor",
-        marks=pytest.mark.slow,
+        marks=pytest.mark.exhaustive,
     ),
     pytest.param(
         ParallelConfig(4, 2, "block"),

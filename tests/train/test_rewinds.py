@@ -201,12 +201,14 @@ def _kill(monkeypatch, where, name: str, nth: int, after: bool):
 @pytest.mark.parametrize(
     ("where", "name", "nth", "after"),
     [
-        (rewinds, "write", 1, False),  # seen, nothing written
+        pytest.param(rewinds, "write", 1, False, marks=pytest.mark.exhaustive),  # seen, nothing written
         (rewinds, "write", 1, True),  # the list is written, the abandoned checkpoints are there
         (rewinds, "settle", 2, True),  # they are gone, the abandoned metrics are there
-        pytest.param(RunRecord, "truncate_metrics", 2, True, marks=pytest.mark.slow),  # all is done but for the event
+        pytest.param(
+            RunRecord, "truncate_metrics", 2, True, marks=pytest.mark.exhaustive
+        ),  # all is done but for the event
         pytest.param(Checkpoints, "save", 6, False, marks=pytest.mark.slow),  # under way again, no checkpoint since
-        pytest.param(Checkpoints, "save", 7, True, marks=pytest.mark.slow),
+        pytest.param(Checkpoints, "save", 7, True, marks=pytest.mark.exhaustive),
     ],
 )
 def test_killed_at_any_instant_of_a_rewind(recovered, poisoned_store, tmp_path, monkeypatch, where, name, nth, after):
@@ -270,6 +272,7 @@ CHILD = """
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_killed_again_and_again_by_the_system_it_ends_with_the_same_bits(poisoned_store, tmp_path):
     config = _config(poisoned_store, threads=1, checkpoint=CheckpointConfig(every_steps=5))
     write_json(tmp_path / "run.json", to_dict(config))

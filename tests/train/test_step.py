@@ -118,7 +118,9 @@ def test_a_step_that_is_not_finite_changes_nothing(start, optimizer):
     assert int(finite.step) == 2
 
 
-@pytest.mark.parametrize("optimizer", [PALM, OptimizerConfig(name="adam", beta2=0.95)])
+@pytest.mark.parametrize(
+    "optimizer", [PALM, pytest.param(OptimizerConfig(name="adam", beta2=0.95), marks=pytest.mark.exhaustive)]
+)
 def test_keeping_the_state_costs_no_pass_over_memory(start, optimizer, monkeypatch):
     # Beside a step that takes everything for finite, so that XLA drops the choice: the same bytes are read and written.
     state = jax.eval_shape(lambda: init_state(MODEL, optimizer, 0))
