@@ -32,6 +32,7 @@ help:
 	@echo 'make install           .venv with areca and the locked dependencies'
 	@echo 'make test              all tests but interop and browser (WORKERS=2)'
 	@echo 'make test-fast         the same without those marked slow'
+	@echo 'make test-all          also those marked exhaustive, with programs compiled as users do'
 	@echo 'make test-interop      against PyTorch and transformers, in .venv-interop'
 	@echo 'make test-browser      the report in headless Chromium'
 	@echo 'make lint              ruff and the type checker; `make format` rewrites'
