@@ -100,7 +100,7 @@ def test_an_unknown_corpus_is_refused():
         gather("doc")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_documentation_builds_without_a_leak(tmp_path):
     build_store(tmp_path / "a", ["docs"], vocab_size=300)
     store = TokenStore.open(tmp_path / "a", verify=True)

@@ -23,8 +23,12 @@ BUSY = Program("busy", lambda x: x + jnp.sum(jnp.eye(200, dtype=jnp.float32) @ j
 
 
 @pytest.mark.parametrize("weights", [(1, 1, 1, 1), (1, 2, 4, 8)])
-def test_clients_share_by_weight(weights):
-    """Of what is dispatched while all of them have work, each has its share within 2% (one program in 50 or so)."""
+def test_clients_share_by_weight(weights, monkeypatch):
+    """Of what is dispatched while all of them have work, each has its share within 2% (one program in 50 or so).
+
+    The programs are one, so they cost the same, whatever was measured while others had the processors.
+    """
+    monkeypatch.setattr(Controller, "_seen", lambda *_: None)
     timeline, go = Timeline(), threading.Event()
     islands = split_devices(1)
     with Controller(islands, timeline=timeline) as controller:
@@ -41,7 +45,7 @@ def test_clients_share_by_weight(weights):
     assert len(order) == 800 * len(weights)
     taken = order[: 800 * sum(weights) // max(weights) * 3 // 4]  # nobody has run out of work yet
     for i, weight in enumerate(weights):
-        assert taken.count(f"weight {i}") / len(taken) == pytest.approx(weight / sum(weights), rel=0.06)  # quiet: 0.02
+        assert taken.count(f"weight {i}") / len(taken) == pytest.approx(weight / sum(weights), rel=0.02)
 
 
 def test_a_stride_gives_shares_and_no_credit_for_idleness():
