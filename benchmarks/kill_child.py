@@ -74,18 +74,19 @@ class Killer:
 
 def install(killer: Killer) -> None:
     """Marks the phases and arms the kill. Imports what `areca train` would import anyway."""
-    from areca.train import checkpoint, evaluate, loop, record, step
+    from areca.train import checkpoint, evaluate, record, step
+    from areca.train.run import Run
 
-    train = killer.within("step", loop._Run.loop)
+    train = killer.within("step", Run.loop)
 
     def train_until(*args: Any) -> None:
         if killer.phase == "training":
             killer.later(killer.when)
         train(*args)
 
-    loop._Run.loop = train_until
-    loop._Run._go_back = _rewind(killer, loop._Run._go_back)
-    loop._Run.finish = killer.within("finish", loop._Run.finish)
+    Run.loop = train_until
+    Run._go_back = _rewind(killer, Run._go_back)
+    Run.finish = killer.within("finish", Run.finish)
     evaluate.Evaluator.__call__ = killer.within("evaluate", evaluate.Evaluator.__call__)
     checkpoint.Checkpoints.restore = killer.within("restore", checkpoint.Checkpoints.restore)
     _mark_compile_and_step(killer, step)

@@ -78,15 +78,15 @@ def test_a_run_killed_without_its_disk_goes_on_from_the_copy_with_the_same_bits(
 KILLED = """
 import os, signal, sys, time
 from areca.config import load
-from areca.train import loop
-read_one = loop._Run._read_one
+from areca.train.run import Run
+read_one = Run._read_one
 def killing(self, listener):
     read_one(self, listener)
     if self.checkpoints.entries() and self.step >= 6:
         while not (self.run_dir / "copied.json").exists():
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGKILL)
-loop._Run._read_one = killing
+Run._read_one = killing
 loop.train(load(sys.argv[1]), sys.argv[2], copy_to=sys.argv[3], say=lambda line: print(line, file=sys.stderr))
 """
 

@@ -28,9 +28,10 @@ from areca.files import read_json, read_jsonl, write_json
 from areca.train import checkpoint, guard, rewinds
 from areca.train.checkpoint import Checkpoints
 from areca.train.guard import Spike
-from areca.train.loop import _Run, train
+from areca.train.loop import train
 from areca.train.record import RunRecord, metrics_without_timing, read_metrics
 from areca.train.rewinds import Rewind
+from areca.train.run import Run
 from areca.train.schedules import StepPlan, steps
 from tiny import build_tiny_store, poisoned, tiny_config
 
@@ -97,13 +98,13 @@ def recovered(poisoned_store, tmp_path_factory) -> Path:
 
 def test_going_back_does_not_put_the_next_save_off(poisoned_store, tmp_path, monkeypatch):
     # Else spikes that come faster than saves are due would keep a run from ever having one.
-    begun, due = [], _Run._save_is_due
+    begun, due = [], Run._save_is_due
 
     def watched(run, step):
         begun.append(run.last_save)
         return due(run, step)
 
-    monkeypatch.setattr(_Run, "_save_is_due", watched)
+    monkeypatch.setattr(Run, "_save_is_due", watched)
     config = _config(poisoned_store, checkpoint=CheckpointConfig(every_steps=10_000))
     train(config, tmp_path / "run")
     assert len(_rewinds(tmp_path / "run")) == 1

@@ -16,12 +16,12 @@ from areca.errors import IslandError, TrainingError
 from areca.model.layout import Layout
 from areca.pathways.fleet import TRIES, Returning
 from areca.train.islands import OverIslands
-from areca.train.loop import _Run
 from areca.train.progress import Say
+from areca.train.run import Run
 from areca.train.tenant import SAVING, Tenant
 
 
-class IslandsRun(_Run):
+class IslandsRun(Run):
     """The record, saves and judgement are those of any run."""
 
     over: OverIslands | None = None

@@ -34,8 +34,8 @@ from areca.pathways.timeline import Timeline
 from areca.train.exchange import digest
 from areca.train.identity import layout_of
 from areca.train.islands import Metrics
-from areca.train.loop import _Run
 from areca.train.pipeline_step import Step
+from areca.train.run import Run
 from areca.train.segments import TOKENS, Cut
 from areca.train.stages import Part, groups, join, layers_of_stages, parts
 from areca.train.step import TrainState
@@ -198,7 +198,7 @@ class OverStages:
             self.timeline.close()
 
 
-class PipelineRun(_Run):
+class PipelineRun(Run):
     """A run whose steps are taken over stages. The record, saves and judgement are those of any run."""
 
     over: OverStages | None = None

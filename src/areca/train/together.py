@@ -30,9 +30,9 @@ from areca.errors import ConfigError, Diverged
 from areca.train import anneal, schedules
 from areca.train.checkpoint import Checkpoints
 from areca.train.identity import check, diverged_before, identify, look, with_documents
-from areca.train.loop import _memory, _Run, _Taken
 from areca.train.progress import Listener, Say
 from areca.train.record import RunRecord
+from areca.train.run import Run, Taken, enough_memory
 from areca.train.signals import stop_requests
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def train_together(
                 one.labels, one.lost = run.labels, cast(Diverged | None, outcomes[i])
                 places[i] = one
         group = stack.enter_context(_Group(list(places.values())))
-        stack.enter_context(_memory(config, len(places)))
+        stack.enter_context(enough_memory(config, len(places)))
         if len(places) < len(runs):
             say(f"{len(runs) - len(places)} of {len(runs)} runs of one program are finished; the others go on.")
         group.begin(None, say)
@@ -146,7 +146,7 @@ def check_alike(configs: Sequence[RunConfig]) -> None:
         )
 
 
-class _One(_Run):
+class _One(Run):
     """One run of a group: its own record, checkpoints and judgement, the group's programs."""
 
     group: "_Group"
@@ -167,7 +167,7 @@ class _One(_Run):
         return time.perf_counter() - g.compile_seconds / len(g.places)
 
 
-class _Group(_Run):
+class _Group(Run):
     """Several runs in progress as one whose arrays have a leading axis R; lines, events and saves go to its members."""
 
     def __init__(self, places: list[_One]) -> None:
@@ -243,7 +243,7 @@ class _Group(_Run):
     def _rate(self, p: schedules.StepPlan) -> list[float]:
         return [one._rate(p) for one in self.places]
 
-    def _log(self, taken: _Taken, listener: Listener | None) -> None:
+    def _log(self, taken: Taken, listener: Listener | None) -> None:
         share = taken.seconds / len(self.members)
         for one, rate, metrics in zip(self.places, taken.rate, taken.metrics, strict=True):
             if one.lost is None:
