@@ -78,6 +78,7 @@ def test_a_run_killed_without_its_disk_goes_on_from_the_copy_with_the_same_bits(
 KILLED = """
 import os, signal, sys, time
 from areca.config import load
+from areca.train.loop import train
 from areca.train.run import Run
 read_one = Run._read_one
 def killing(self, listener):
@@ -87,7 +88,7 @@ def killing(self, listener):
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGKILL)
 Run._read_one = killing
-loop.train(load(sys.argv[1]), sys.argv[2], copy_to=sys.argv[3], say=lambda line: print(line, file=sys.stderr))
+train(load(sys.argv[1]), sys.argv[2], copy_to=sys.argv[3], say=lambda line: print(line, file=sys.stderr))
 """
 
 
