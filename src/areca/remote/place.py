@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from areca.errors import ConfigError, LinkLost, RemoteError, closest
+from areca.errors import ConfigError, LinkLost, ObjectDamaged, ObjectMissing, RemoteError, closest
 from areca.runtime import keep_memory_mapped
 
 T = TypeVar("T")
@@ -99,14 +99,21 @@ class Place:
         return self._tried(ask, "")
 
     def read(self, name: str = "", start: int | None = None, end: int | None = None) -> bytes:
-        """The bytes of an object, or bytes start..end-1 of it. RemoteError if it is not there."""
+        """The bytes of an object, or bytes start..end-1 of it. ObjectMissing if it is not there, ObjectDamaged if it
+        ends before."""
         more = {"timeout": CALL_SECONDS} if getattr(self._fs, "async_impl", False) else {}
         if self._protocol == "hf":
             more = {"cache_type": "none"}
 
         def ask() -> bytes:
-            data = self._fs.cat_file(self._at(name), start=start, end=end, **more)
+            try:
+                data = self._fs.cat_file(self._at(name), start=start, end=end, **more)
+            except Exception as error:
+                if "range" in str(error).lower():
+                    self._check_end(name, end)
+                raise
             if start is not None and end is not None and len(data) != end - start:
+                self._check_end(name, end)
                 raise ConnectionError(f"{len(data):,} bytes came where {end - start:,} were asked")
             return data
 
@@ -142,6 +149,14 @@ class Place:
         else:
             self._fs.mv(hidden, path)
 
+    def _check_end(self, name: str, end: int | None) -> None:
+        size = self._fs.info(self._at(name))["size"]
+        if end is not None and size is not None and size < end:
+            raise ObjectDamaged(
+                f"{self.of(name)} is damaged: it has {size:,} bytes where {end:,} were written",
+                "restore it from a copy or write it again",
+            )
+
     def _remove(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(self._at(name))
@@ -170,7 +185,7 @@ def tried(ask: Callable[[], T], url: str) -> T:
         except Exception as error:  # the packages behind fsspec raise what they like
             said = _sentence(error, url)
             if said is not None:
-                raise RemoteError(said) from None
+                raise (ObjectMissing if isinstance(error, FileNotFoundError) else RemoteError)(said) from None
             limit = _seconds() if protocol in _HEARD else min(FIRST_SECONDS, _seconds())
             if time.monotonic() + wait - started > limit:
                 raise LinkLost(
