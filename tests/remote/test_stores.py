@@ -117,7 +117,7 @@ def test_a_store_is_sent_read_shown_and_found_again_from_anywhere(
     assert main(["corpus", "show", url]) == 0
     assert "books" in capsys.readouterr().out
     assert build(url, f"books={books}")["fingerprint"] == local["fingerprint"]  # reused
-    with pytest.raises(DataError, match=f"{url} is a store built from other inputs"):
+    with pytest.raises(DataError, match=rf"{url} is a store built from other inputs \(sources: '?books'? -> '?big"):
         build(url, f"big={tiny_store.parent / 'big'}")
 
 
@@ -141,6 +141,34 @@ def test_a_half_sent_store_is_none_and_is_gone_on_with(link, books, tmp_path, mo
     build(url, f"books={books}")
     assert sent == ["tokenizer.json", "books.train.bin", "books.heldout.bin"]  # each once
     assert TokenStore.open(url, verify=True).fingerprint
+
+
+def test_a_bucket_that_is_not_there_is_found_before_the_build(link, books, monkeypatch):
+    monkeypatch.setattr("areca.data.build._build", None)
+    with pytest.raises(RemoteError, match="s3://nobucket/st can't be used .*check its bucket and its name"):
+        build("s3://nobucket/st", f"books={books}")
+
+
+def test_a_store_is_sent_to_another_url_without_being_built_again(link, books, monkeypatch):
+    whole = Place.write_file
+
+    def refused(self, name, path):
+        raise RemoteError("no")
+
+    monkeypatch.setattr(Place, "write_file", refused)
+    with pytest.raises(RemoteError, match="no"):
+        build("s3://lab/stores/a", f"books={books}")
+    monkeypatch.setattr(Place, "write_file", whole)
+    monkeypatch.setattr("areca.data.build._build", None)
+    for url in ("s3://lab/stores/b", "s3://lab/stores/c"):
+        meta = build(url, f"books={books}")
+        assert set(Place(url).names()) == {*meta["files"], "store.json"}
+
+
+def test_text_that_is_named_as_a_store_is_said_to_be_none(link, books):
+    send(books, "s3://lab/raw")
+    with pytest.raises(DataError, match=r"no token store s3://lab/raw, but other files \(a\.jsonl\.gz\); make a store"):
+        TokenStore.open("s3://lab/raw")
 
 
 def test_a_fetch_that_lost_its_link_or_met_a_torn_file_goes_on(link, tiny_store, tmp_path):

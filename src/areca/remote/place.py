@@ -23,6 +23,7 @@ T = TypeVar("T")
 SECONDS = 120.0  # without an answer, unless ARECA_REMOTE_SECONDS says otherwise
 FIRST_SECONDS = 15.0  # the same before the first answer: then it is a wrong endpoint rather than a lost link
 CALL_SECONDS = 60.0  # for one answer
+MARKER = ".areca-probe"  # of `Place.probe`; a kill may leave it
 LONGEST_WAIT = 10.0  # between two tries
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -126,6 +127,11 @@ class Place:
     def write_file(self, name: str, path: str) -> None:
         """The same with the content of a local file, however large."""
         self._tried(lambda: self._put(name, lambda to: self._fs.put_file(path, to)), name)
+
+    def probe(self) -> None:
+        """Writes an object and removes it; RemoteError if that can't be done: no such bucket, no permission."""
+        self._tried(lambda: self._put(MARKER, lambda path: self._fs.pipe_file(path, b"areca")), "")
+        self.remove([MARKER])
 
     def remove(self, names: Iterable[str]) -> None:
         """Removes objects; those that are gone already are no error."""
