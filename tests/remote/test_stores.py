@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -145,7 +146,7 @@ def test_a_half_sent_store_is_none_and_is_gone_on_with(link, books, tmp_path, mo
 
 def test_a_bucket_that_is_not_there_is_found_before_the_build(link, books, monkeypatch):
     monkeypatch.setattr("areca.data.build._build", None)
-    with pytest.raises(RemoteError, match="s3://nobucket/st can't be used .*check its bucket and its name"):
+    with pytest.raises(RemoteError, match=r"s3://nobucket/st can't be used .*check its bucket and its name"):
         build("s3://nobucket/st", f"books={books}")
 
 
@@ -217,6 +218,37 @@ def test_a_wrong_name_gets_one_sentence(link, tmp_path, capsys, word, says):
     assert re.search(says, said)
     assert said.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_server_that_accepts_and_says_nothing_is_given_up(link, capsys, monkeypatch):
+    """The waiting is said, and it is a lost link once each call's own deadline is over."""
+    import socket
+
+    from areca.remote import place
+
+    monkeypatch.setattr(place, "SILENT_SECONDS", (0.3, 0.4))
+    monkeypatch.setattr(place, "QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(place, "_SAID", [-1e9])
+    monkeypatch.setenv("ARECA_REMOTE_SECONDS", "0.2")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        for ask in (Place("s3://lab/raw").info, Place("s3://lab/raw").names, lambda: Place("s3://lab/raw").read("x")):
+            with pytest.raises(LinkLost, match="can't be reached"):
+                ask()
+    said = capsys.readouterr().err
+    assert said.startswith("areca: waiting for an answer of s3://lab/raw")
+    assert said.count("\n") == 1
+    hung = threading.Event()
+    with pytest.raises(TimeoutError, match="no answer"):  # and so behind packages that have no deadlines
+        place._within(hung.wait, "x://y")
+    hung.set()
+
+
+@pytest.mark.parametrize("value", ["abc", "-1", "0", "nan", "inf"])
+def test_a_time_that_is_none_is_refused(link, tmp_path, capsys, monkeypatch, value):
+    monkeypatch.setenv("ARECA_REMOTE_SECONDS", value)
+    assert main(["corpus", "build", "s3://lab/raw", "--out", str(tmp_path / "out")]) == 2
+    assert f"ARECA_REMOTE_SECONDS is '{value}'; it must be a number of seconds above 0" in capsys.readouterr().err
 
 
 def test_keys_that_are_refused_or_missing_get_one_sentence(link, s3_port, tmp_path, capsys, monkeypatch):
