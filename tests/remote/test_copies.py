@@ -283,6 +283,19 @@ def test_a_damaged_checkpoint_before_the_latest_is_left_out_and_one_that_is_alon
     assert not (tmp_path / ".none.fetching").exists()
 
 
+def test_a_damaged_list_of_parts_is_said_to_be_damaged(link, run, tmp_path):
+    copied(run)
+    data = Place(URL).read("copy.json")
+    for damaged in (data[: len(data) // 2], b"", b"\0" * 100, data.replace(b'"run.json"', b'"other"')):
+        Place(URL).write("copy.json", damaged)
+        with pytest.raises(RemoteError, match=rf"{URL}/copy\.json is damaged \(.*\); restore it from a copy"):
+            back(tmp_path / "back")
+    for other in (b"[]", b'{"format": "areca run copy", "version": 99}'):
+        Place(URL).write("copy.json", other)
+        with pytest.raises(RemoteError, match="is not what this version of areca writes"):
+            local_run(URL)
+
+
 def test_another_configuration_is_refused_before_the_run_is_fetched(link, run, tiny_store, tmp_path):
     copied(run)
     config = replace(tiny_config(tiny_store), seed=99)

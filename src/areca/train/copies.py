@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from areca.errors import BusyError, CheckpointError, ConfigError, ObjectDamaged, RemoteError
 from areca.files import LOCK, sha256_file, sync_directory, take_lock
 from areca.remote.fetch import Wanted, alone, fetch
-from areca.remote.place import Place, is_url
+from areca.remote.place import Place, brief, is_url
 from areca.runtime import cache_directory
 from areca.train.checkpoint_files import RECORD, Entry, read_record, write_record
 from areca.train.record import CHECKPOINTS, RUN, unstarted
@@ -37,16 +37,27 @@ _OLD = 3600.0  # seconds after which what was fetched of an earlier state may go
 
 
 def read_manifest(place: Place) -> dict[str, Any] | None:
-    """copy.json of a place; None if there is none. RemoteError if it is no such thing."""
+    """copy.json of a place; None if there is none. RemoteError if it is no such thing, or damaged."""
     if place.info(MANIFEST) is None:
         return None
     try:
         found = json.loads(place.read(MANIFEST))
-        if (found["format"], found["version"]) == (FORMAT, VERSION) and isinstance(found["files"], dict):
+    except ValueError as error:
+        raise RemoteError(_damaged(place, brief(error))) from None
+    if not isinstance(found, dict) or (found.get("format"), found.get("version")) != (FORMAT, VERSION):
+        raise RemoteError(f"{place.of(MANIFEST)} is not what this version of areca writes; choose another URL.")
+    try:
+        for file in found["files"].values():
+            _wanted(file)
+        if RUN in found["files"] and isinstance(found["step"], int) and isinstance(found["rewinds"], int):
             return found
-    except (ValueError, KeyError, TypeError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         pass
-    raise RemoteError(f"{place.of(MANIFEST)} is not what this version of areca writes; choose another URL.")
+    raise RemoteError(_damaged(place, "not all that a copy has is in it"))
+
+
+def _damaged(place: Place, how: str) -> str:
+    return f"{place.of(MANIFEST)} is damaged ({how}); restore it from a copy, or choose another URL."
 
 
 def progress_of(run_dir: Path) -> tuple[int, int]:
