@@ -44,6 +44,18 @@ class RemoteError(ArecaError):
     """A place behind a URL that can't be used as it should be."""
 
 
+class ObjectMissing(RemoteError):
+    """There is no such object behind a URL."""
+
+
+class ObjectDamaged(RemoteError):
+    """An object that is not there, or not as it was written: `fault` says so without a way out."""
+
+    def __init__(self, fault: str, way_out: str) -> None:
+        super().__init__(f"{fault}; {way_out}.")
+        self.fault = fault
+
+
 class LinkLost(RemoteError):
     """A place behind a URL that gave no answer for as long as one is waited for."""
 

@@ -18,7 +18,7 @@ from areca.errors import CheckpointError, ConfigError, LinkLost, RemoteError
 from areca.files import read_json, write_json
 from areca.remote.place import Place
 from areca.train.copier import Copier
-from areca.train.copies import PART, local_run, read_manifest, settle
+from areca.train.copies import PART, bring_back, local_run, read_manifest, settle
 from areca.train.identity import layout_of, parameters_sha256
 from areca.train.loop import train
 from areca.train.models import config_table, first_state, start_of
@@ -36,6 +36,25 @@ def copied(run: Path, url: str = URL) -> dict:
         return copier.copy()
     finally:
         copier.close()
+
+
+def back(run_dir: Path, from_step: int | None = None) -> list[str]:
+    """Fetches a run that this machine has lost, as `train` does; what was said."""
+    said: list[str] = []
+    assert settle(URL, run_dir, "must", from_step) is not None
+    bring_back(URL, run_dir, from_step, said.append)
+    return said
+
+
+def spoil(part: str, how: str = "flipped") -> None:
+    """Damages the copy's first object whose name has `part`."""
+    name = next(n for n in Place(URL).names() if part in n)
+    data = bytearray(Place(URL).read(name))
+    data[0] ^= 1
+    if how == "missing":
+        Place(URL).remove([name])
+    else:
+        Place(URL).write(name, bytes(data[: len(data) // 2] if how == "short" else data))
 
 
 @pytest.fixture
@@ -106,7 +125,7 @@ def wait_for_copy() -> dict:
 def test_a_copy_has_every_file_and_is_made_of_what_is_new_only(link, run, tmp_path):
     total = copied(run)["bytes"]
     assert total == sum(len(data) for data in files(run).values()) + (run / "events.jsonl").stat().st_size
-    settle(URL, tmp_path / "back", "must", None, lambda _: None)
+    back(tmp_path / "back")
     assert files(tmp_path / "back") == files(run)
     with (run / "metrics.jsonl").open("a") as f:
         f.write("{}\n")
@@ -138,10 +157,10 @@ def test_a_copy_that_ends_anywhere_leaves_the_earlier_state_or_the_new(link, run
             patch.setattr(Place, "write", lambda s, n, d: dies(s) if n == "copy.json" else write(s, n, d))
         with pytest.raises(KeyboardInterrupt):
             copied(run)
-    settle(URL, tmp_path / "back", "must", None, lambda _: None)
+    back(tmp_path / "back")
     assert files(tmp_path / "back") == (files(run) if last == "removal" else before)
     assert copied(run)["step"] == 12  # and nothing of what was left over stays
-    settle(URL, tmp_path / "again", "must", None, lambda _: None)
+    back(tmp_path / "again")
     assert files(tmp_path / "again") == files(run)
     named = {key for f in read_manifest(Place(URL))["files"].values() for key, _ in f["parts"]}
     assert {n for n in Place(URL).names() if n != "copy.json"} == named
@@ -182,11 +201,11 @@ def test_a_run_is_not_copied_over_another_or_over_a_later_state(link, run, tiny_
     record = read_json(run / "checkpoints/record.json")["checkpoints"]
     write_json(run / "checkpoints/record.json", {"checkpoints": record[:1]})
     with pytest.raises(CheckpointError, match=r"has a later state \(step 12\) than .* \(step 8\)"):
-        settle(URL, run, "must", None, lambda _: None)
-    settle(URL, run, "must", 8, lambda _: None)  # --from-step goes back on purpose
+        settle(URL, run, "must", None)
+    settle(URL, run, "must", 8)  # --from-step goes back on purpose
     (run / "run.json").write_text((run / "run.json").read_text() + " ")
     with pytest.raises(CheckpointError, match="the copy of another run"):
-        settle(URL, run, "must", None, lambda _: None)
+        settle(URL, run, "must", None)
 
 
 def test_two_processes_do_not_copy_to_one_place(link, run):
@@ -217,15 +236,91 @@ def test_a_list_of_parts_whose_answer_was_lost_is_not_taken_for_anothers(link, r
     copier.close()
 
 
-def test_a_damaged_part_is_named_and_nothing_is_made_of_it(link, run, tmp_path):
+@pytest.mark.parametrize("how", ["flipped", "missing", "short"])
+def test_a_run_whose_latest_copied_checkpoint_is_damaged_goes_on_from_an_older_one(
+    link, run, tiny_run, tiny_store, tmp_path, capsys, how
+):
     copied(run)
-    name = next(n for n in Place(URL).names() if "checkpoints/12/d/" in n)
-    data = bytearray(Place(URL).read(name))
-    data[0] ^= 1
-    Place(URL).write(name, bytes(data))
-    with pytest.raises(RemoteError, match=r"checkpoints/12/d/\w+ is damaged"):
-        settle(URL, tmp_path / "back", "must", None, lambda _: None)
-    assert not (tmp_path / "back").exists()
+    spoil("checkpoints/12/d/", how)
+    write_json(tmp_path / "config.json", to_dict(tiny_config(tiny_store)))
+    out = tmp_path / "back"
+    command = ["train", str(tmp_path / "config.json"), "--out", str(out), "--copy-to", URL, "--resume"]
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert f"the checkpoint of step 12 in {URL} can't be used ({URL}" in said
+    assert ("lacks parts/checkpoints/12/d/" if how == "missing" else "is damaged") in said
+    assert "the older checkpoint of step 8 is intact: go on from it with --resume --from-step 8.\n" in said
+    with pytest.raises(CheckpointError, match="step 8 is intact: use --step 8"):
+        local_run(URL)
+    assert not out.exists()
+    if how != "missing":
+        return
+    assert main([*command, "--from-step", "8"]) == 0
+    assert metrics_without_timing(out) == metrics_without_timing(tiny_run)
+    ends = [read_json(at / "result.json")["parameters_sha256"] for at in (out, tiny_run)]
+    assert ends[0] == ends[1]
+    assert not (tmp_path / ".back.fetching").exists()
+    back(tmp_path / "again")  # and the copy is whole again
+
+
+def test_a_damaged_checkpoint_before_the_latest_is_left_out_and_one_that_is_alone_leaves_nothing(link, run, tmp_path):
+    copied(run)
+    with pytest.raises(CheckpointError, match=f"{URL} has no checkpoint of step 9; it has .*8, 12"):
+        back(tmp_path / "back", 9)
+    spoil("checkpoints/8/d/")
+    assert "the checkpoint of step 8 is left out: s3://lab" in back(tmp_path / "back")[0]
+    assert [r["step"] for r in read_json(tmp_path / "back/checkpoints/record.json")["checkpoints"]][-1:] == [12]
+    assert not (tmp_path / "back/checkpoints/8").exists()
+    for name in ("checkpoints/4/d/", "checkpoints/12/d/"):
+        if any(name in n for n in Place(URL).names()):
+            spoil(name)
+    with pytest.raises(CheckpointError, match="no older checkpoint there is intact"):
+        back(tmp_path / "none")
+    assert not (tmp_path / ".none.fetching").exists()
+    spoil("parts/metrics.jsonl", "missing")
+    with pytest.raises(RemoteError, match=r"lacks parts/metrics\.jsonl/0\.\w+, a part of metrics\.jsonl; restore"):
+        back(tmp_path / "none")
+    assert not (tmp_path / ".none.fetching").exists()
+
+
+def test_a_damaged_list_of_parts_is_said_to_be_damaged(link, run, tmp_path):
+    copied(run)
+    data = Place(URL).read("copy.json")
+    for damaged in (data[: len(data) // 2], b"", b"\0" * 100, data.replace(b'"run.json"', b'"other"')):
+        Place(URL).write("copy.json", damaged)
+        with pytest.raises(RemoteError, match=rf"{URL}/copy\.json is damaged \(.*\); restore it from a copy"):
+            back(tmp_path / "back")
+    for other in (b"[]", b'{"format": "areca run copy", "version": 99}'):
+        Place(URL).write("copy.json", other)
+        with pytest.raises(RemoteError, match="is not what this version of areca writes"):
+            local_run(URL)
+
+
+def test_another_configuration_is_refused_before_the_run_is_fetched(link, run, tiny_store, tmp_path):
+    copied(run)
+    config = replace(tiny_config(tiny_store), seed=99)
+    for resume in ("must", "auto"):
+        with pytest.raises(CheckpointError, match=f"{URL} was trained with another configuration .*seed.*--copy-to"):
+            train(config, tmp_path / "out" / "x", resume=resume, copy_to=URL)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_a_lost_link_left_of_a_fetch_goes_when_the_run_is_begun_anew(link, run, tiny_store, tmp_path, monkeypatch):
+    copied(run)
+    read = Place.read
+
+    def lost(self, name="", *span):
+        if "checkpoints/12" in name:
+            raise LinkLost("lost")
+        return read(self, name, *span)
+
+    monkeypatch.setattr(Place, "read", lost)
+    with pytest.raises(LinkLost):
+        back(tmp_path / "x")
+    assert (tmp_path / ".x.fetching").is_dir()  # the same command goes on with it
+    with pytest.raises(ConfigError, match=r"data\.context is 0"):
+        train(replace(tiny_config(tiny_store), data=DataConfig(store=str(tiny_store), context=0)), tmp_path / "x")
+    assert not (tmp_path / ".x.fetching").exists()
 
 
 def test_a_model_behind_a_url_is_loaded_exported_and_begins_runs(link, run, tiny_store, tmp_path):

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -117,7 +118,7 @@ def test_a_store_is_sent_read_shown_and_found_again_from_anywhere(
     assert main(["corpus", "show", url]) == 0
     assert "books" in capsys.readouterr().out
     assert build(url, f"books={books}")["fingerprint"] == local["fingerprint"]  # reused
-    with pytest.raises(DataError, match=f"{url} is a store built from other inputs"):
+    with pytest.raises(DataError, match=rf"{url} is a store built from other inputs \(sources: '?books'? -> '?big"):
         build(url, f"big={tiny_store.parent / 'big'}")
 
 
@@ -141,6 +142,34 @@ def test_a_half_sent_store_is_none_and_is_gone_on_with(link, books, tmp_path, mo
     build(url, f"books={books}")
     assert sent == ["tokenizer.json", "books.train.bin", "books.heldout.bin"]  # each once
     assert TokenStore.open(url, verify=True).fingerprint
+
+
+def test_a_bucket_that_is_not_there_is_found_before_the_build(link, books, monkeypatch):
+    monkeypatch.setattr("areca.data.build._build", None)
+    with pytest.raises(RemoteError, match=r"s3://nobucket/st can't be used .*check its bucket and its name"):
+        build("s3://nobucket/st", f"books={books}")
+
+
+def test_a_store_is_sent_to_another_url_without_being_built_again(link, books, monkeypatch):
+    whole = Place.write_file
+
+    def refused(self, name, path):
+        raise RemoteError("no")
+
+    monkeypatch.setattr(Place, "write_file", refused)
+    with pytest.raises(RemoteError, match="no"):
+        build("s3://lab/stores/a", f"books={books}")
+    monkeypatch.setattr(Place, "write_file", whole)
+    monkeypatch.setattr("areca.data.build._build", None)
+    for url in ("s3://lab/stores/b", "s3://lab/stores/c"):
+        meta = build(url, f"books={books}")
+        assert set(Place(url).names()) == {*meta["files"], "store.json"}
+
+
+def test_text_that_is_named_as_a_store_is_said_to_be_none(link, books):
+    send(books, "s3://lab/raw")
+    with pytest.raises(DataError, match=r"no token store s3://lab/raw, but other files \(a\.jsonl\.gz\); make a store"):
+        TokenStore.open("s3://lab/raw")
 
 
 def test_a_fetch_that_lost_its_link_or_met_a_torn_file_goes_on(link, tiny_store, tmp_path):
@@ -189,6 +218,37 @@ def test_a_wrong_name_gets_one_sentence(link, tmp_path, capsys, word, says):
     assert re.search(says, said)
     assert said.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_server_that_accepts_and_says_nothing_is_given_up(link, capsys, monkeypatch):
+    """The waiting is said, and it is a lost link once each call's own deadline is over."""
+    import socket
+
+    from areca.remote import place
+
+    monkeypatch.setattr(place, "SILENT_SECONDS", (0.3, 0.4))
+    monkeypatch.setattr(place, "QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(place, "_SAID", [-1e9])
+    monkeypatch.setenv("ARECA_REMOTE_SECONDS", "0.2")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        for ask in (Place("s3://lab/raw").info, Place("s3://lab/raw").names, lambda: Place("s3://lab/raw").read("x")):
+            with pytest.raises(LinkLost, match="can't be reached"):
+                ask()
+    said = capsys.readouterr().err
+    assert said.startswith("areca: waiting for an answer of s3://lab/raw")
+    assert said.count("\n") == 1
+    hung = threading.Event()
+    with pytest.raises(TimeoutError, match="no answer"):  # and so behind packages that have no deadlines
+        place._within(hung.wait, "x://y")
+    hung.set()
+
+
+@pytest.mark.parametrize("value", ["abc", "-1", "0", "nan", "inf"])
+def test_a_time_that_is_none_is_refused(link, tmp_path, capsys, monkeypatch, value):
+    monkeypatch.setenv("ARECA_REMOTE_SECONDS", value)
+    assert main(["corpus", "build", "s3://lab/raw", "--out", str(tmp_path / "out")]) == 2
+    assert f"ARECA_REMOTE_SECONDS is '{value}'; it must be a number of seconds above 0" in capsys.readouterr().err
 
 
 def test_keys_that_are_refused_or_missing_get_one_sentence(link, s3_port, tmp_path, capsys, monkeypatch):

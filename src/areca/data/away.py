@@ -18,7 +18,7 @@ from areca.data import store
 from areca.errors import DataError, RemoteError
 from areca.files import read_json, sync_directory, write_atomic, write_json
 from areca.remote.fetch import Wanted, alone, fetch
-from areca.remote.place import Place, is_url
+from areca.remote.place import MARKER, Place, is_url
 from areca.runtime import cache_directory
 
 META = "store.json"
@@ -32,12 +32,17 @@ def local_store(url: str, say: Callable[[str], None]) -> Path:
     place = Place(url)
     data = _read_meta(place)
     if data is None:
+        if others := _no_part(place):
+            raise DataError(
+                f"there is no token store {url}, but other files ({others[0]}); make a store of text with `areca "
+                f"corpus build {url} --out ELSEWHERE`, and name that."
+            )
         began = f": its upload did not end; give `areca corpus build ... --out {url}` again" if place.names() else ""
         raise DataError(
             f"there is no token store {url}{began or f'; make one with `areca corpus build SOURCE --out {url}`'}."
         )
     meta = _parse(place, data)
-    directory = cache_directory() / "remote" / "stores" / meta["fingerprint"][:32]
+    directory = _stores() / meta["fingerprint"][:32]
     if directory.is_dir():
         return directory
     with alone(f"stores/{meta['fingerprint'][:32]}.part", say) as part:
@@ -71,39 +76,67 @@ def tokenizer_of(where: Path | str) -> tuple[Path, str]:
 
 
 def deliver(
-    url: str, build_fingerprint: str, make: Callable[[Path], dict[str, Any]], say: Callable[[str], None]
+    url: str,
+    build_fingerprint: str,
+    make: Callable[[Path], dict[str, Any]],
+    other: Callable[[dict[str, Any]], DataError],
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Has `make` build a store here and sends it to `url`; returns the content of its store.json.
 
     A store of the same inputs that is there already is left as it is. What a kill or a lost link interrupts, the same
-    command goes on with: neither a store that was built nor a file that was sent is made again. DataError if something
-    else is there.
+    command goes on with: neither a store that was built, for this URL or another, nor a file that was sent is made
+    again. Raises what `other` makes of a store.json of other inputs, DataError if something else is there, and
+    RemoteError before anything is built if nothing may be written there.
     """
     place = Place(url)
     if (data := _read_meta(place)) is not None:
-        if _parse(place, data)["build_fingerprint"] != build_fingerprint:
-            raise DataError(f"{url} is a store built from other inputs; choose another --out or remove it.")
+        if (found := _parse(place, data))["build_fingerprint"] != build_fingerprint:
+            raise other(found)
         say(f"{url} was built from the same inputs: reused")
-        return json.loads(data)
-    others = [n for n in place.names() if n != "tokenizer.json" and not n.endswith(".bin")]
-    if others:
+        return found
+    if others := _no_part(place):
         raise DataError(f"{url} is not empty and holds no token store ({others[0]}); choose another --out.")
-    with alone(f"outgoing/{hashlib.sha256(place.url.encode()).hexdigest()[:32]}", say) as here:
-        if (here / META).is_file() and read_json(here / META)["build_fingerprint"] != build_fingerprint:
-            shutil.rmtree(here)
-        meta = make(here)
-        _send(place, here, meta, say)
-        directory = cache_directory() / "remote" / "stores" / meta["fingerprint"][:32]
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        if directory.is_dir():
-            shutil.rmtree(here)
+    place.probe()
+    with alone(f"outgoing/{build_fingerprint[:32]}", say) as here:
+        if (built := _built(build_fingerprint)) is not None:
+            say(f"{built} was built from the same inputs: reused")
+            meta = read_json(built / META)
         else:
-            here.rename(directory)  # training on the URL finds it there
+            meta, built = make(here), here
+            directory = _stores() / meta["fingerprint"][:32]
+            if not directory.is_dir():  # else one of other inputs with the same content
+                directory.parent.mkdir(parents=True, exist_ok=True)
+                here.rename(directory)  # training on the URL finds it there
+                built = directory
+        _send(place, built, meta, say)
+        if built == here:
+            shutil.rmtree(here)
     return meta
 
 
+def _stores() -> Path:
+    return cache_directory() / "remote" / "stores"
+
+
+def _built(build_fingerprint: str) -> Path | None:
+    """The store of these inputs in the cache, if there is one."""
+    for path in sorted(_stores().glob(f"*/{META}")):
+        if path.parent.suffix != ".part" and read_json(path).get("build_fingerprint") == build_fingerprint:
+            return path.parent
+    return None
+
+
+def _no_part(place: Place) -> list[str]:
+    """What lies at a place and is no file of a store."""
+    return [n for n in place.names() if n not in ("tokenizer.json", META, MARKER) and not n.endswith(".bin")]
+
+
 def _send(place: Place, here: Path, meta: dict[str, Any], say: Callable[[str], None]) -> None:
-    note = here.with_name(f"{here.name}.sent.json")  # what is there already, and the tag it has there
+    # What is there already, and the tag it has there.
+    note = (
+        cache_directory() / "remote" / "outgoing" / f"{hashlib.sha256(place.url.encode()).hexdigest()[:32]}.sent.json"
+    )
     sent = read_json(note) if note.is_file() else {}
     for name, digest in meta["files"].items():
         there = place.info(name) if sent.get(name, {}).get("sha256") == digest else None

@@ -147,7 +147,10 @@ def build_store(
             appear(directory, out)
         return meta
 
-    meta = make(out) if isinstance(out, Path) else deliver(out, fingerprint, make, say)
+    if isinstance(out, Path):
+        meta = make(out)
+    else:
+        meta = deliver(out, fingerprint, make, lambda found: _other(out, found, inputs), say)
     forget(s.path for s in parsed)
     return meta
 
@@ -158,10 +161,13 @@ def _existing(out: Path, inputs: dict[str, Any]) -> dict[str, Any] | None:
         return None
     found = store.TokenStore.open(out).meta
     if found["build_fingerprint"] != _fingerprint(inputs):
-        changes = _changes(found["inputs"], inputs)
-        shown = "; ".join(changes[:3]) or "another version of areca"
-        raise DataError(f"{out} is a store built from other inputs ({shown}); choose another --out or remove it.")
+        raise _other(out, found, inputs)
     return found
+
+
+def _other(out: Path | str, found: dict[str, Any], inputs: dict[str, Any]) -> DataError:
+    shown = "; ".join(_changes(found["inputs"], inputs)[:3]) or "another version of areca"
+    return DataError(f"{out} is a store built from other inputs ({shown}); choose another --out or remove it.")
 
 
 def _check_place(out: Path) -> bool:

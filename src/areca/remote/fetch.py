@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from areca.errors import DataError, RemoteError
+from areca.errors import DataError, ObjectDamaged, ObjectMissing
 from areca.remote.place import Place
 from areca.runtime import cache_directory
 
@@ -39,7 +39,7 @@ class Wanted:
 def fetch(place: Place, files: Mapping[str, Wanted], directory: Path, say: Callable[[str], None]) -> None:
     """Brings `files` (name -> Wanted) into a directory, those that are there already and whole left alone.
 
-    Raises RemoteError, in one sentence, for an object that is missing or whose bytes differ from the digest, and
+    Raises ObjectDamaged, in one sentence, for an object that is missing or whose bytes differ from the digest, and
     DataError if the disk has no room; LinkLost as any call. What was fetched by then stays, for the next time.
     """
     directory.mkdir(parents=True, exist_ok=True)
@@ -61,12 +61,19 @@ def fetch(place: Place, files: Mapping[str, Wanted], directory: Path, say: Calla
             path = directory / name
             path.parent.mkdir(parents=True, exist_ok=True)
             for again in (False, True):
-                if _fetch_one(place, wanted, path, pool):
-                    break
+                try:
+                    if _fetch_one(place, wanted, path, pool):
+                        break
+                except ObjectMissing as error:
+                    parts = [key for key, _ in wanted.parts]
+                    part = next((key for key in parts if place.of(key) in str(error)), parts[0])
+                    what = f"{place} lacks {part}" + (f", a part of {name}" if part != name else "")
+                    raise ObjectDamaged(what, "restore it from a copy or write it again") from None
                 if again:
-                    raise RemoteError(
+                    raise ObjectDamaged(
                         f"{place.of(name)} is damaged: its bytes have not the SHA-256 {wanted.sha256[:12]} that was "
-                        "written with it; restore it from a copy or write it again."
+                        "written with it",
+                        "restore it from a copy or write it again",
                     )
 
 

@@ -8,21 +8,27 @@ AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS, HF_TOKEN, ...).
 
 import contextlib
 import functools
+import math
 import os
 import re
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from areca.errors import ConfigError, LinkLost, RemoteError, closest
+from areca.errors import ConfigError, LinkLost, ObjectDamaged, ObjectMissing, RemoteError, closest
 from areca.runtime import keep_memory_mapped
 
 T = TypeVar("T")
 
 SECONDS = 120.0  # without an answer, unless ARECA_REMOTE_SECONDS says otherwise
 FIRST_SECONDS = 15.0  # the same before the first answer: then it is a wrong endpoint rather than a lost link
-CALL_SECONDS = 60.0  # for one answer
+CALL_SECONDS = 60.0  # for the bytes of one range
+SILENT_SECONDS = 5.0, 30.0  # the least and the most that one call waits for a server that says nothing
+QUIET_SECONDS = 3.0  # after which it is said what is waited for
+MARKER = ".areca-probe"  # of `Place.probe`; a kill may leave it
 LONGEST_WAIT = 10.0  # between two tries
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -31,6 +37,7 @@ _TAGS = ("ETag", "etag", "blob_id", "md5Hash", "content_md5", "crc32c")  # what 
 _NO_CREDENTIALS = ("NoCredentials", "PartialCredentials", "CredentialRetrieval", "DefaultCredentials", "NoAuthToken")
 _INVALID = ("ParamValidationError", "InvalidRegionError", "HFValidationError")
 _HEARD: set[str] = set()  # protocols that have answered in this process
+_SAID = [-1e9]  # when it was said last that an answer is waited for
 
 
 def is_url(place: object) -> bool:
@@ -50,6 +57,7 @@ class Place:
     """What is below one URL. Opening it asks nothing; ConfigError if no package here opens such a URL."""
 
     def __init__(self, url: str) -> None:
+        _seconds()  # a setting that is no number is refused before anything is asked
         self.url = url.rstrip("/")
         self._fs, path = filesystem(self.url)
         self._path = path.rstrip("/")
@@ -73,7 +81,7 @@ class Place:
                 return None
             return _info(found) if found["type"] == "file" else None
 
-        return self._tried(ask, name)
+        return self._tried(lambda: _within(ask, self.of(name)), name)
 
     def names(self) -> dict[str, Info]:
         """All objects below this place by their names, sorted; none if there is no such place."""
@@ -99,14 +107,21 @@ class Place:
         return self._tried(ask, "")
 
     def read(self, name: str = "", start: int | None = None, end: int | None = None) -> bytes:
-        """The bytes of an object, or bytes start..end-1 of it. RemoteError if it is not there."""
+        """The bytes of an object, or bytes start..end-1 of it. ObjectMissing if it is not there, ObjectDamaged if it
+        ends before."""
         more = {"timeout": CALL_SECONDS} if getattr(self._fs, "async_impl", False) else {}
         if self._protocol == "hf":
             more = {"cache_type": "none"}
 
         def ask() -> bytes:
-            data = self._fs.cat_file(self._at(name), start=start, end=end, **more)
+            try:
+                data = self._fs.cat_file(self._at(name), start=start, end=end, **more)
+            except Exception as error:
+                if "range" in str(error).lower():
+                    self._check_end(name, end)
+                raise
             if start is not None and end is not None and len(data) != end - start:
+                self._check_end(name, end)
                 raise ConnectionError(f"{len(data):,} bytes came where {end - start:,} were asked")
             return data
 
@@ -119,6 +134,15 @@ class Place:
     def write_file(self, name: str, path: str) -> None:
         """The same with the content of a local file, however large."""
         self._tried(lambda: self._put(name, lambda to: self._fs.put_file(path, to)), name)
+
+    def probe(self) -> None:
+        """Writes an object and removes it; RemoteError if that can't be done: no such bucket, no permission."""
+
+        def put() -> None:
+            self._put(MARKER, lambda path: self._fs.pipe_file(path, b"areca"))
+
+        self._tried(lambda: _within(put, self.url), "")
+        self.remove([MARKER])
 
     def remove(self, names: Iterable[str]) -> None:
         """Removes objects; those that are gone already are no error."""
@@ -141,6 +165,14 @@ class Place:
             os.replace(hidden, path)
         else:
             self._fs.mv(hidden, path)
+
+    def _check_end(self, name: str, end: int | None) -> None:
+        size = self._fs.info(self._at(name))["size"]
+        if end is not None and size is not None and size < end:
+            raise ObjectDamaged(
+                f"{self.of(name)} is damaged: it has {size:,} bytes where {end:,} were written",
+                "restore it from a copy or write it again",
+            )
 
     def _remove(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -170,7 +202,9 @@ def tried(ask: Callable[[], T], url: str) -> T:
         except Exception as error:  # the packages behind fsspec raise what they like
             said = _sentence(error, url)
             if said is not None:
-                raise RemoteError(said) from None
+                raise (ObjectMissing if isinstance(error, FileNotFoundError) else RemoteError)(said) from None
+            if time.monotonic() - started > QUIET_SECONDS:
+                _say_waiting(f"{url} ({brief(error)})")
             limit = _seconds() if protocol in _HEARD else min(FIRST_SECONDS, _seconds())
             if time.monotonic() + wait - started > limit:
                 raise LinkLost(
@@ -179,6 +213,38 @@ def tried(ask: Callable[[], T], url: str) -> T:
                 ) from None
         time.sleep(wait)
         wait = min(2 * wait, LONGEST_WAIT)
+
+
+def _within(ask: Callable[[], T], url: str) -> T:
+    """The answer to a call that moves few bytes, from a thread that is given up if the server stays silent."""
+    answers: list[T] = []
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            answers.append(ask())
+        except BaseException as error:
+            errors.append(error)
+
+    seconds = _silent_seconds() + 1.0  # where the package behind fsspec has a deadline too, its own error is the better
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(min(QUIET_SECONDS, seconds))
+    if thread.is_alive():
+        _say_waiting(url)
+        thread.join(max(0.0, seconds - QUIET_SECONDS))
+    if errors:
+        raise errors[0]
+    if not answers:
+        raise TimeoutError(f"no answer for {seconds:.0f} s")
+    return answers[0]
+
+
+def _say_waiting(what: str) -> None:
+    """One line on what is waited for, and not a second one soon."""
+    if time.monotonic() - _SAID[0] > SECONDS:
+        _SAID[0] = time.monotonic()
+        print(f"areca: waiting for an answer of {what}", file=sys.stderr, flush=True)
 
 
 def filesystem(url: str) -> tuple[Any, str]:
@@ -192,7 +258,10 @@ def filesystem(url: str) -> tuple[Any, str]:
     except ImportError:
         raise ConfigError(f"{url} is read with fsspec, which is not installed; {_brings(extra)}.") from None
     try:
-        return url_to_fs(url, **_options(protocol, fsspec))
+        fs, path = url_to_fs(url, **_options(protocol, fsspec))
+        if protocol in ("s3", "s3a"):
+            fs.retries = 1  # of s3fs, each as long as a call: the tries are `tried`'s
+        return fs, path
     except ImportError as error:
         how = _brings(extra) if protocol in _EXTRAS else f"install what fsspec asks for ({brief(error)})"
         raise ConfigError(f"{url} needs a package for {protocol}:// that is not installed; {how}.") from None
@@ -221,10 +290,20 @@ def _brings(extra: str) -> str:
 
 
 def _seconds() -> float:
-    try:
-        return float(os.environ["ARECA_REMOTE_SECONDS"])
-    except (KeyError, ValueError):
+    """How long a lost link is waited for; ConfigError if the variable is no number above 0."""
+    said = os.environ.get("ARECA_REMOTE_SECONDS", "")
+    if not said:
         return SECONDS
+    with contextlib.suppress(ValueError):
+        if 0 < (seconds := float(said)) < math.inf:
+            return seconds
+    raise ConfigError(f"ARECA_REMOTE_SECONDS is {said!r}; it must be a number of seconds above 0, such as 120.")
+
+
+def _silent_seconds() -> float:
+    """How long one call waits for a server that says nothing."""
+    least, most = SILENT_SECONDS
+    return min(most, max(least, _seconds()))
 
 
 def _options(protocol: str, fsspec: Any) -> dict[str, Any]:
@@ -232,7 +311,9 @@ def _options(protocol: str, fsspec: Any) -> dict[str, Any]:
     options: dict[str, Any] = {"use_listings_cache": False}
     if protocol in ("s3", "s3a"):
         own = fsspec.config.conf.get(protocol, {}).get("config_kwargs", {})
-        options["config_kwargs"] = {"connect_timeout": 10, "read_timeout": 30, "retries": {"max_attempts": 1}} | own
+        silent = _silent_seconds()
+        given = {"connect_timeout": min(10.0, silent), "read_timeout": silent, "retries": {"max_attempts": 0}}
+        options["config_kwargs"] = given | own
         options["max_concurrency"] = 4  # parts of an object that are sent at once, of up to 50 MB each
     return options
 

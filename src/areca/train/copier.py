@@ -21,14 +21,13 @@ from areca.errors import ArecaError, BusyError, LinkLost, RemoteError
 from areca.files import LOCK, take_lock, write_json
 from areca.remote.place import Place
 from areca.train.checkpoint_files import RECORD, read_record
-from areca.train.copies import FORMAT, MANIFEST, PART, REWINDS, VERSION, read_manifest
+from areca.train.copies import FORMAT, MANIFEST, PART, RESULT, REWINDS, VERSION, read_manifest
 from areca.train.record import CHECKPOINTS, EVENTS, METRICS, RUN
 
 STATUS, HELD = "copied.json", ".copying"
 PERIOD_SECONDS = 1.0
 TRIES_AT_END = 2  # of which each waits for the link as long as any call does
 AT_ONCE = 4  # parts on their way at a time
-RESULT = "result.json"
 
 
 class Copier:
@@ -57,6 +56,8 @@ class Copier:
         manifest: dict[str, Any] = {"format": FORMAT, "version": VERSION, "step": step, "rewinds": rewinds, "files": {}}
         for name, (path, digest) in files.items():
             known = self._manifest["files"].get(name) if self._manifest else None
+            if known is not None and any(self._there.get(key) != size for key, size in known["parts"]):
+                known = None  # the copy has lost some of it
             if known is not None and digest is not None and known["sha256"] == digest:
                 manifest["files"][name] = known
                 continue

@@ -202,30 +202,7 @@ def look(run_dir: Path, wanted: dict[str, Any], resume: Resume, say: Callable[[s
         return None
     if resume == "never":
         raise CheckpointError(f"{run_dir} holds a run already; go on with --resume or choose another --out.")
-    old = read_run_json(run_dir)
-    # Settings that there were not yet when the run began are as they are without being set.
-    old["config"] = to_dict(from_dict(old["config"], RunConfig, f"{run_dir / 'run.json'}: config"))
-    # Where the store lies doesn't matter, what it holds does; so with the parameters that it began from (`start`).
-    for one in (old, wanted):
-        one["config"]["data"]["store"] = one["store"]["path"]
-    places = ("data.store:", "track.")
-    if old.get("start") and wanted.get("start"):
-        places = (*places, "init_from:")
-    changed = [d for d in differences(old["config"], wanted["config"]) if not d.startswith(places)]
-    mesh = [d for d in changed if d.startswith("parallel.")]
-    carried = [d for d in changed if d.startswith(CARRIED)]
-    saves = [d for d in changed if d.startswith("checkpoint.")]  # no bit depends on when saves happen
-    changed = [d for d in changed if d not in mesh + saves + carried]
-    if changed:
-        raise CheckpointError(
-            f"{run_dir} was trained with another configuration ({'; '.join(changed[:6])}"
-            f"{'; ...' if len(changed) > 6 else ''}); resume with the same one or choose another --out."
-        )
-    if old["store"]["fingerprint"] != wanted["store"]["fingerprint"]:
-        raise CheckpointError(
-            f"{run_dir} was trained on a token store with other contents ({old['store']['fingerprint'][:12]}) than "
-            f"{wanted['store']['path']} ({wanted['store']['fingerprint'][:12]}); resume with the store it had."
-        )
+    old, mesh, carried, saves = _compared(run_dir, wanted, run_dir, "--out")
     moved = [f"{what} {d}" for what in ("versions", "topology") for d in differences(old[what], wanted[what])]
     if carried:
         moved = [d for d in moved if not d.startswith("topology devices:")]
@@ -242,6 +219,46 @@ def look(run_dir: Path, wanted: dict[str, Any], resume: Resume, say: Callable[[s
         return None
     say(f"{run_dir} is finished already.")
     return read_json(run_dir / "result.json")
+
+
+def refuse_other(begun: Path, wanted: dict[str, Any], url: str) -> None:
+    """CheckpointError unless a run's copy, whose run.json is in `begun`, can be gone on from with what is asked."""
+    _compared(begun, wanted, url, "--copy-to")
+
+
+def _compared(
+    begun: Path, wanted: dict[str, Any], named: Path | str, option: str
+) -> tuple[dict[str, Any], list[str], list[str], list[str]]:
+    """run.json as it was, and what differs of the mesh, of islands and stages, and of saves, on which no bit depends.
+
+    CheckpointError if anything else does.
+    """
+    old = read_run_json(begun)
+    # Settings that there were not yet when the run began are as they are without being set.
+    old["config"] = to_dict(from_dict(old["config"], RunConfig, f"{begun / 'run.json'}: config"))
+    wanted = {**wanted, "config": {**wanted["config"], "data": {**wanted["config"]["data"]}}}
+    # Where the store lies doesn't matter, what it holds does; so with the parameters that it began from (`start`).
+    for one in (old, wanted):
+        one["config"]["data"]["store"] = one["store"]["path"]
+    places = ("data.store:", "track.")
+    if old.get("start") and wanted.get("start"):
+        places = (*places, "init_from:")
+    changed = [d for d in differences(old["config"], wanted["config"]) if not d.startswith(places)]
+    mesh = [d for d in changed if d.startswith("parallel.")]
+    carried = [d for d in changed if d.startswith(CARRIED)]
+    saves = [d for d in changed if d.startswith("checkpoint.")]  # no bit depends on when saves happen
+    changed = [d for d in changed if d not in mesh + saves + carried]
+    if changed:
+        raise CheckpointError(
+            f"{named} was trained with another configuration ({'; '.join(changed[:6])}"
+            f"{'; ...' if len(changed) > 6 else ''}); resume with the same one or choose another {option}."
+        )
+    if old["store"]["fingerprint"] != wanted["store"]["fingerprint"]:
+        raise CheckpointError(
+            f"{named} was trained on a token store with other contents ({old['store']['fingerprint'][:12]}) than "
+            f"{wanted['store']['path']} ({wanted['store']['fingerprint'][:12]}); resume with the store it had."
+        )
+    return old, mesh, carried, saves
 
 
 def _where(carried: list[str]) -> str:

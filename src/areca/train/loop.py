@@ -21,6 +21,7 @@ from areca.train.identity import (
     identify,
     look,
     parameters_sha256,
+    refuse_other,
     with_documents,
     with_islands,
     with_pipeline,
@@ -75,10 +76,12 @@ def train(
         Interrupted: SIGINT or SIGTERM; the state is saved.
     """
     run_dir = Path(run_dir)
-    if copy_to:
-        copies.settle(copy_to, run_dir, resume, from_step, say)
+    lost = copies.settle(copy_to, run_dir, resume, from_step) if copy_to else None
+    if lost is None:
+        copies.sweep(run_dir)
+    begun = lost or run_dir  # where run.json is
     if resume != "never":
-        config = as_before(config, run_dir)
+        config = as_before(config, begun)
     config = with_pipeline(with_islands(config))
     threads = runtime.prepare(config.threads, devices=config.devices_here)
     config = replace(config, model=config.model.resolved(), threads=threads)
@@ -90,10 +93,13 @@ def train(
     config = with_documents(config, store)
     check(config, store)
     identity = identify(config, store, threads, labels or {})
-    if (start := start_of(config, store, run_dir)) is not None:
+    if (start := start_of(config, store, begun)) is not None:
         identity["start"] = start
     if tenant is not None:
         identity["shared"] = tenant.describe()
+    if lost is not None:
+        refuse_other(lost, identity, copy_to)  # before anything is fetched
+        copies.bring_back(copy_to, run_dir, from_step, say)
     done = look(run_dir, identity, resume, say)
     if done is not None and from_step is None:
         for name, steps in (("--trace-steps", trace_steps), ("--profile-steps", profile_steps)):
