@@ -38,7 +38,7 @@ class Batches:
         if self._anneal and (self.anneal is None or examples != self.before):
             c, self.before = self.config, examples
             begin = self.order.read(examples)
-            self.anneal = Order(self.store, c.context, c.seed, self._anneal, c.fraction, begin)
+            self.anneal = Order(self.store, c.context, c.seed, self._anneal, c.fraction, begin, "anneal.weights")
 
     def get(self, start: int, size: int) -> np.ndarray:
         """Examples start .. start+size-1 as int32 `[size, T + 1]`. DataError for tokens that the store can't have."""
