@@ -214,38 +214,59 @@ KINDS = {int: "a whole number", float: "a number", str: "a string", bool: "true 
 
 
 def from_dict(values: dict[str, Any], cls: type = RunConfig, where: str = "config") -> Any:
-    """The inverse of `to_dict`; ConfigError names an unknown, missing or mistyped field by its dotted path."""
+    """The inverse of `to_dict`; ConfigError names an unknown, missing or mistyped field by its dotted path.
+
+    `where` is the path of the table itself; one that ends with a colon and a space names a file, and "" nothing.
+    """
     if not isinstance(values, dict):
-        raise ConfigError(f"{where} must be a table of settings, not {'null' if values is None else shown(values)}.")
+        name = where.removesuffix(": ") or "the configuration"
+        raise ConfigError(f"{name} must be a table of settings, not {'null' if values is None else shown(values)}.")
     hints = get_type_hints(cls)
     known = {f.name for f in fields(cls)}
     for name in values:
         if name not in known:
-            raise ConfigError(f"{where}.{name} is not a setting{closest(name, known)}.")
+            raise ConfigError(f"{_under(where, name)} is not a setting{closest(name, known)}.")
     arguments: dict[str, Any] = {}
     for name, value in values.items():
-        arguments[name] = _value(value, hints[name], f"{where}.{name}")
+        arguments[name] = _value(value, hints[name], _under(where, name))
     needed = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
-    if missing := [f"{where}.{name}" for name in needed if name not in arguments]:
+    if missing := [name for name in needed if name not in arguments]:
+        file = where if where.endswith(": ") else ""
+        names = missing if file else [_under(where, name) for name in missing]
         raise ConfigError(
-            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; set what is needed."
+            f"{file}{' and '.join(names)} {'is' if len(missing) == 1 else 'are'} missing; set what is needed."
         )
     return cls(**arguments)
+
+
+def _under(where: str, name: str) -> str:
+    return f"{where}{name}" if where.endswith(": ") or not where else f"{where}.{name}"
+
+
+_EXAMPLES: dict[type, tuple[str, str]] = {int: ("0", "16"), float: ("1.0", "1.0"), str: ('"name"', '"name"')}
+
+
+def _example(inner: Any) -> str:
+    """A list of such values, as TOML has it."""
+    if getattr(inner, "__origin__", None) is tuple:
+        return f"[[{', '.join(_EXAMPLES[kind][i] for i, kind in enumerate(inner.__args__))}]]"
+    return f"[{_EXAMPLES[inner][1]}]"
 
 
 def _value(value: Any, hint: Any, where: str) -> Any:
     if isinstance(hint, type) and is_dataclass(hint):
         return from_dict(value, hint, where)
     if getattr(hint, "__origin__", None) is tuple:
-        if not isinstance(value, list | tuple):
-            raise ConfigError(f"{where} must be a list, not {shown(value)}.")
         inner = hint.__args__[0]
+        if not isinstance(value, list | tuple):
+            raise ConfigError(f"{where} must be a list such as {_example(inner)}, not {shown(value)}.")
         if getattr(inner, "__origin__", None) is tuple:
             rows = []
             for row in value:
                 if not isinstance(row, list | tuple) or len(row) != len(inner.__args__):
                     raise ConfigError(
-                        f"{where} must be a list of rows of {len(inner.__args__)} values, not {shown(row)}."
+                        f"{where} must be a list of rows of {len(inner.__args__)} values such as {_example(inner)}, "
+                        f"not {shown(row)}."
                     )
                 rows.append(tuple(_value(v, h, where) for v, h in zip(row, inner.__args__, strict=True)))
             return tuple(rows)
@@ -258,6 +279,8 @@ def _value(value: Any, hint: Any, where: str) -> Any:
         if abs(value) > sys.float_info.max:
             raise ConfigError(f"{where} is a number of {len(str(abs(value)))} digits; it must be below 1.8e308.")
         return float(value)
+    if hint is int and isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
+        return int(value)  # 1e8
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         raise ConfigError(f"{where} is {shown(value)}; it must be {KINDS.get(hint, hint.__name__)}.")
     return value
@@ -265,7 +288,7 @@ def _value(value: Any, hint: Any, where: str) -> Any:
 
 def load(path: str | Path) -> RunConfig:
     """The RunConfig in a TOML or JSON file; ConfigError says what in it can't be used."""
-    return from_dict(read_table(path), RunConfig, Path(path).name)
+    return from_dict(read_table(path), RunConfig, f"{Path(path).name}: ")
 
 
 def check_seed(seed: int, name: str = "seed") -> None:

@@ -145,10 +145,10 @@ def test_ways_to_resume_that_contradict_each_other(capsys, tmp_path, options, wo
     ("change", "words"),
     [
         (("ramp = [[0, 4]]", "ramp = [[5, 4]]"), ["batch.ramp is [[5, 4]];", "as in [[0, 16]]."]),
-        (("ramp = [[0, 4]]", "ramp = [[0, 4, 5]]"), ["rows of 2 values, not [0, 4, 5]"]),
-        (("seed = 1", "seed = true"), ["run.toml.seed is true; it must be a whole number."]),
-        (("seed = 1", "seed = 1.5"), ["run.toml.seed is 1.5; it must be a whole number."]),
-        (("tokens = 1024", ""), ["run.toml.tokens is missing"]),
+        (("ramp = [[0, 4]]", "ramp = [[0, 4, 5]]"), ["rows of 2 values such as [[0, 16]], not [0, 4, 5]"]),
+        (("seed = 1", "seed = true"), ["run.toml: seed is true; it must be a whole number."]),
+        (("seed = 1", "seed = 1.5"), ["run.toml: seed is 1.5; it must be a whole number."]),
+        (("tokens = 1024", ""), ["run.toml: tokens is missing"]),
         (("context = 16", "context = 16\nweights = [['big', 'x']]"), ["weights is 'x'; it must be a number."]),
     ],
 )
@@ -270,7 +270,7 @@ def test_a_budget_of_more_tokens_than_64_bits_count(capsys, law):
         (["train", "null.json", "--out", "run"], ["null.json must be a table of settings, not null"]),
         (["train", "latin.json", "--out", "run"], ["latin.json is not text in UTF-8, so it is not JSON"]),
         (["train", "latin.toml", "--out", "run"], ["latin.toml is not text in UTF-8, so it is not TOML"]),
-        (["train", "empty.toml", "--out", "run"], ["empty.toml.tokens are missing"]),
+        (["train", "empty.toml", "--out", "run"], ["empty.toml: model and data and tokens are missing"]),
         (["train", "deep.json", "--out", "run"], ["deep.json is not valid JSON"]),
         (["count", "tree"], ["tree is a directory; name a .toml or .json file, as tree/run.json."]),
         (["plan", "null.json", "--flops", "1e18"], ["null.json is not a law written by `areca fit`; fit it again"]),

@@ -6,6 +6,7 @@ import pytest
 
 from areca.cli import settings
 from areca.cli.main import main
+from areca.cli.options import call
 from areca.config import RunConfig, from_dict
 from areca.errors import ConfigError
 from areca.files import read_json
@@ -56,18 +57,61 @@ def test_what_is_given_counts_over_the_file_field_by_field(path):
     ("given", "says"),
     [
         ({"modle.d_model": "1"}, r"--modle.d_model is no setting: there is no \[modle\] \(did you mean 'model'"),
-        ({"model.d_modle": "1"}, r"config.model.d_modle is not a setting \(did you mean 'd_model'"),
-        ({"model.d_model": "wide"}, "config.model.d_model is 'wide'; it must be a whole number"),
-        ({"model.d_model": "1.5"}, "config.model.d_model is 1.5; it must be a whole number"),
+        ({"model.d_modle": "1"}, r"model.d_modle is not a setting \(did you mean 'd_model'"),
+        ({"model.d_model": "wide"}, "model.d_model is 'wide'; it must be a whole number"),
+        ({"model.d_model": "1.5"}, "model.d_model is 1.5; it must be a whole number"),
         ({"tokens.more": "1"}, r"there is no \[tokens\]"),
         ({"model.d_model.x": "1"}, "--model.d_model.x can't be set: d_model is not a table"),
-        ({"schedule.name": "cosin"}, "config.schedule.name is 'cosin'; choose one of"),
-        ({"batch.ramp": "32"}, "config.batch.ramp must be a list, not 32"),
+        ({"anneal.weights": "b=3"}, r'^anneal.weights must be a list such as \[\["name", 1.0\]\], not \'b=3\''),
+        ({"data.weights": "[1]"}, r"data.weights must be a list of rows of 2 values such as .*1.0\]\], not 1"),
+        ({"tokens": "1.5"}, "^tokens is 1.5; it must be a whole number"),
+        ({"tokens": "1e300"}, "^tokens is 1e.300; it must be a whole number"),
+        ({"schedule.name": "cosin"}, "schedule.name is 'cosin'; choose one of"),
+        ({"batch.ramp": "32"}, "batch.ramp must be a list such as ..0, 16.., not 32"),
     ],
 )
 def test_what_can_not_be_set_is_named(path, given, says):
     with pytest.raises(ConfigError, match=says):
         settings.load(path, given)
+
+
+def test_a_whole_number_may_be_written_as_a_fraction_in_a_file_too(path, tmp_path):
+    (tmp_path / "run.toml").write_text(FILE.replace("1_000", "2e5").replace("[500, 16]", "[5e2, 16.0]"))
+    config = settings.load(path, {})
+    assert (config.tokens, config.batch.ramp) == (200_000, ((0, 8), (500, 16)))
+    assert [type(v) for v in (config.tokens, *config.batch.ramp[1])] == [int, int, int]
+    (tmp_path / "run.toml").write_text(FILE.replace("1_000", "1.5"))
+    with pytest.raises(ConfigError, match=r"^run\.toml: tokens is 1\.5; it must be a whole number"):
+        settings.load(path, {})
+    (tmp_path / "run.toml").write_text(FILE + "[aneal]\nstart = 5\n")
+    with pytest.raises(ConfigError, match=r"^run\.toml: aneal is not a setting \(did you mean 'anneal'"):
+        settings.load(path, {})
+
+
+def test_options_that_take_whole_numbers_take_powers_of_ten():
+    def verb(names: tuple[str, ...], /, *, size: int = 1, count: int | None = None, rows: tuple[int, ...] = (),
+             rate: float = 0.5, name: str = "", loud: bool = False) -> tuple:  # fmt: skip
+        """A verb."""
+        return names, size, count, rows, rate, name, loud
+
+    argv = [
+        "1e1",
+        "--size",
+        "1e3",
+        "--count=2.5E2",
+        "--rows",
+        "1e1",
+        "20.0",
+        "--rate",
+        "1e3",
+        "--name",
+        "1e3",
+        "--loud",
+    ]
+    assert call(verb, argv, "verb") == (("1e1",), 1000, 250, (10, 20), 1000.0, "1e3", True)
+    for wrong in ("1e-3", "1.5", "1e99", "x"):
+        with pytest.raises(ConfigError, match=f"--size is '{wrong}', which is not a number"):
+            call(verb, ["a", "--size", wrong], "verb")
 
 
 def test_a_setting_without_a_value_or_given_twice_is_refused():

@@ -1,5 +1,6 @@
 """Batches are windows of the store; held-out evaluation counts every token once, whatever the batch."""
 
+import shutil
 import threading
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from areca.config import DataConfig
 from areca.data.batches import Batches, heldout
+from areca.data.samples import samples
 from areca.data.store import TokenStore
 from areca.errors import ConfigError, DataError
 
@@ -45,6 +47,34 @@ def test_the_background_iterator_gives_the_plan_in_order_and_ends_its_thread(bat
     assert np.array_equal(next(endless), batches.get(0, 1))
     endless.close()
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("split", ["train", "heldout"])
+def test_a_token_beyond_the_vocabulary_is_refused_by_the_name_of_its_file(store_path, tmp_path, split):
+    """Files of a local store may be damaged without another size; without a check, such tokens train to NaN."""
+    shutil.copytree(store_path, tmp_path / "store")
+    damaged = TokenStore.open(tmp_path / "store")
+    file = tmp_path / "store" / f"small.{split}.bin"
+    tokens = np.memmap(file, dtype=damaged.dtype, mode="r+")
+    tokens[T // 2] = damaged.vocab_size  # the first that can't be
+    tokens.flush()
+    opened = TokenStore.open(tmp_path / "store")
+    batches = Batches(opened, DataConfig(str(opened.path), context=T, weights=(("small", 1.0),)))
+
+    def read():
+        batches.get(0, batches.order.windows_per_epoch["small"])  # an epoch has every window
+        list(heldout(opened, T, 4))
+        samples(opened, 10**6)
+
+    says = rf"small\.{split}\.bin is damaged: .* {opened.vocab_size:,}.*show .* --verify"
+    with pytest.raises(DataError, match=says):
+        read()
+    if split == "heldout":
+        with pytest.raises(DataError, match=says):
+            samples(opened, 10**6)
+    tokens[T // 2] = damaged.vocab_size - 1
+    tokens.flush()
+    read()
 
 
 def test_an_error_of_the_background_thread_reaches_the_consumer(batches):

@@ -120,6 +120,22 @@ def test_special_tokens_have_the_models_ids(tokenizer, theirs):
     assert tokenizer.encode("a<|code|>b") == [*tokenizer.encode("a"), code, *tokenizer.encode("b")]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_symbols_of_one_character_are_tokens(kind):
+    symbols = ["7", "<", "\u00e9", "\u0663", "\u4e2d", "\t", ","]
+    made = train_tokenizer(TEXTS, 480, kind, symbols)
+    assert [made.encode(s) for s in symbols] == [[made.user_symbols[s]] for s in symbols]
+    for text in (*ODD, "<0x77> [eod] <unk> \u00e97,"):
+        assert made.decode(made.encode(text)) == text
+
+
+@pytest.mark.parametrize("symbol", ["e", "[", "a\0b"])
+def test_symbols_that_sentencepiece_cannot_keep_are_refused_before_the_text_is_read(symbol):
+    with pytest.raises(ConfigError, match=r"which SentencePiece can't keep apart; .* byte-bpe") as refused:
+        train_tokenizer(iter([]), 480, "unigram", [symbol])
+    assert repr(symbol) in str(refused.value)
+
+
 def test_the_same_texts_give_the_same_bytes(model, tokenizer):
     assert sentencepieces.train(iter(TEXTS), 480, tokenizer.kind, SYMBOLS) == model
 

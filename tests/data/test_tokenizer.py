@@ -144,10 +144,10 @@ def test_a_document_ends_as_a_tokenizer_of_others_says(tokenizer, tmp_path):
 
 
 def test_user_symbols_are_one_token_wherever_text_has_them():
-    symbols = ["<|code|>", "<|code|>s", "\n\n", "\u00e9t\u00e9"]
+    symbols = ["<|code|>", "<|code|>s", "\n\n", "\u4e2d\u6587"]
     trained = train_tokenizer(TEXTS, 512, user_symbols=symbols)
     assert trained.user_symbols == {s: trained.vocab_size - 4 + i for i, s in enumerate(symbols)}  # the last
-    for text in ("a<|code|>b", "<|code|>\n\n\n", "x <|code|>s \u00e9t\u00e9", "<|code|", "\r\n\r\n"):
+    for text in ("a<|code|>b", "<|code|>\n\n\n", "x <|code|>s \u4e2d\u6587", "<|code|", "\r\n\r\n"):
         assert trained.decode(trained.encode(text)) == text
     assert trained.encode("a<|code|>s b") == [
         *trained.encode("a"), trained.user_symbols["<|code|>s"], *trained.encode(" b"),
@@ -165,6 +165,62 @@ def test_user_symbols_are_one_token_wherever_text_has_them():
 def test_user_symbols_that_cannot_be_are_refused(symbols, says):
     with pytest.raises(ConfigError, match=says):
         train_tokenizer(TEXTS, 512, user_symbols=symbols)
+
+
+@pytest.mark.parametrize("symbol", ["\u00c3\u00a9", "\u0120the", "\u0120", "\u00e9", "\u00e4\u00b8"])
+def test_a_symbol_that_is_the_spelling_of_other_bytes_is_refused_before_the_text_is_read(symbol):
+    def unread():
+        raise AssertionError("the text was read")
+        yield ""
+
+    with pytest.raises(ConfigError, match=f"user symbol '{symbol}' is how byte-bpe spells the bytes"):
+        train_tokenizer(unread(), 512, user_symbols=[symbol])
+
+
+def test_a_symbol_of_one_character_is_a_token(tmp_path):
+    """A printable one of ASCII is its byte's; the library decodes all of them as we do."""
+    symbols = ["e", "7", "[", "\n", "\u4e2d", "the"]
+    trained = train_tokenizer([*TEXTS, "the palm \u4e2d[7]\n"], 400, user_symbols=symbols)
+    assert {s: trained.token_bytes(i).decode() for s, i in trained.user_symbols.items()} == {s: s for s in symbols}
+    library = tokenizers.Tokenizer.from_str(trained.to_json())
+    for text in (*ODD[:20], "".join(symbols), "\n\nthe [eod] \u4e2d\u6587 77"):
+        assert trained.decode(trained.encode(text)) == text
+        assert library.decode(trained.encode("the \u4e2d\n7")) == "the \u4e2d\n7"
+    trained.save(tmp_path / "t.json")
+    assert load_tokenizer(tmp_path / "t.json").user_symbols == trained.user_symbols
+
+
+def test_an_added_token_that_shares_its_id_with_other_text_is_refused(tmp_path):
+    """The library gives an added token the id of a piece that is spelled so."""
+    for special in (False, True):
+        inner = tokenizers.Tokenizer.from_str(train_tokenizer(["caf\u00e9 the "] * 9, 300).to_json())
+        spelling = "\u0120the" if special else "\u00c3\u00a9"
+        assert inner.token_to_id(spelling) is not None
+        inner.add_tokens([tokenizers.AddedToken(spelling, normalized=False, special=special)])
+        inner.save(str(tmp_path / "t.json"))
+        with pytest.raises(DataError, match=f"one id, [0-9]+, for its added token '{spelling}' and for "):
+            load_tokenizer(tmp_path / "t.json")
+
+
+def test_two_tokens_on_one_id_are_refused(tokenizer, tmp_path):
+    model = json.loads(tokenizer.to_json())["model"]
+    last, other = max(model["vocab"], key=model["vocab"].get), byte_alphabet()[ord("n")]
+    model["vocab"][last] = model["vocab"][other]
+    with pytest.raises(DataError, match=f"two tokens on one id .*{model['vocab'][other]}") as refused:
+        load_tokenizer(_edited(tokenizer, tmp_path, model=model))
+    assert repr(last) in str(refused.value)
+    assert repr(other) in str(refused.value)
+
+
+def test_ids_with_a_gap_or_that_an_added_token_cannot_have_are_refused(tokenizer, tmp_path):
+    data = json.loads(tokenizer.to_json())
+    model = data["model"]
+    model["vocab"][max(model["vocab"], key=model["vocab"].get)] = 600
+    with pytest.raises(DataError, match=r"gaps in its ids .*600"):
+        load_tokenizer(_edited(tokenizer, tmp_path, model=model))
+    added = [*data["added_tokens"], data["added_tokens"][0] | {"id": 900, "content": "<x>", "special": False}]
+    with pytest.raises(DataError, match=f"'<x>' 900 where only {tokenizer.vocab_size} can be"):
+        load_tokenizer(_edited(tokenizer, tmp_path, added_tokens=added))
 
 
 def test_a_tokenizer_without_eod_is_refused(tokenizer, tmp_path):

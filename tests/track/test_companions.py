@@ -204,5 +204,5 @@ def test_the_table_of_a_configuration(tmp_path):
     write_table(tmp_path / "run.toml", values)
     assert load(tmp_path / "run.toml").track == TrackConfig(to=("wandb", "trackio"), project="palms")
     write_table(tmp_path / "run.toml", values | {"track": {"to": "wandb"}})
-    with pytest.raises(ConfigError, match=r"run\.toml\.track\.to must be a list, not 'wandb'"):
+    with pytest.raises(ConfigError, match=r"run\.toml: track\.to must be a list such as \[\"name\"\], not 'wandb'"):
         load(tmp_path / "run.toml")

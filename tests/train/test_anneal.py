@@ -188,8 +188,11 @@ def test_a_spike_in_it_goes_back_to_its_beginning_at_most_and_reads_others_of_it
         ({"anneal": AnnealConfig(LAST, 449)}, "anneal.start is 449; it must lie above 0 and be at most 448"),
         ({"schedule": ScheduleConfig("cosine")}, "schedule.name is 'cosine', which has no decay to begin with"),
         ({"schedule": ScheduleConfig("wsd", decay_tokens=480)}, "start of the decay, where the anneal begins, is 0"),
-        ({"anneal": AnnealConfig((("smal", 1.0),))}, "the mixture names 'smal'.*did you mean 'small'"),
-        ({"anneal": AnnealConfig((("small", 0.0),))}, "the weight of 'small' is 0.0"),
+        (
+            {"anneal": AnnealConfig((("smal", 1.0),))},
+            "^anneal.weights names 'smal'.*did you mean 'small'.*; it has big, small",
+        ),
+        ({"anneal": AnnealConfig((("small", 0.0),))}, "^anneal.weights gives 'small' the weight 0.0"),
     ],
 )
 def test_an_anneal_that_can_not_be_is_refused(tiny_store, tmp_path, changes, says):

@@ -138,6 +138,8 @@ def test_adam_is_optax_adamw():
         ({"beta2": 1.0}, "beta2 1.0"),
         ({"weight_decay": -1.0}, "weight_decay is -1.0"),
         ({"z_loss": -1e-4}, "z_loss is -0.0001"),
+        ({"muon_scale": "rms"}, "muon_scale is 'rms' and optimizer.name is 'adafactor'; only 'muon' has it"),
+        ({"name": "adam", "beta2": 0.9, "muon_scale": "rms"}, "optimizer.name is 'adam'; only 'muon' has it"),
         ({"name": "adam"}, "needs optimizer.beta2"),
     ],
 )

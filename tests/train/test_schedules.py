@@ -46,7 +46,20 @@ def test_wsd_is_constant_and_decays_over_the_last_tokens_only(decay, quarter):
     ("schedule", "says"),
     [
         (ScheduleConfig("wsd"), "decay_tokens is 0; it must lie between 1 and the tokens after the warm-up, 1000"),
-        (ScheduleConfig("wsd", warmup_tokens=300, decay_tokens=701), "decay_tokens is 701; it must lie .*, 700"),
+        (
+            ScheduleConfig("wsd", warmup_tokens=300, decay_tokens=701),
+            "warmup_tokens 300 and .*decay_tokens 701 .* 1000;",
+        ),
+        (ScheduleConfig("wsd", warmup_tokens=1000), "warmup_tokens 1000 and .*; lower one"),
+        (
+            ScheduleConfig("cosine", hold_tokens=5),
+            "hold_tokens is 5 and schedule.name is 'cosine'; only 'rsqrt' has it",
+        ),
+        (ScheduleConfig("linear", decay="sqrt"), "decay is 'sqrt' and schedule.name is 'linear'; only 'wsd' has it"),
+        (
+            ScheduleConfig("constant", final_fraction=0.5),
+            "only 'cosine' and 'linear' and 'wsd' have it, so leave it out or set it to 0.1",
+        ),
         (
             ScheduleConfig("linear", decay_tokens=5),
             "decay_tokens is 5 and schedule.name is 'linear'; only 'wsd' has it",

@@ -31,6 +31,7 @@ def call(function: Callable[..., Any], argv: list[str], prog: str, **beside: Any
         raise ConfigError(f"{first.name.upper()} is empty text; see `{prog} --help`.")  # an unset variable of a shell
     _refuse_repeated(function, argv)
     _refuse_url(prog, argv)
+    argv = _whole_numbers(function, argv)
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -54,6 +55,31 @@ def _refuse_repeated(function: Callable[..., Any], argv: list[str]) -> None:
         option = f"--{name.replace('_', '-')}"
         if get_origin(hint) is tuple and argv.count(option) > 1:
             raise ConfigError(f"{option} is given {argv.count(option)} times; give all of its values after one.")
+
+
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE]\+?\d+)?")
+
+
+def _whole_numbers(function: Callable[..., Any], argv: list[str]) -> list[str]:
+    """The words, with 1000 for the 1e3 of an option that takes whole numbers."""
+    hints = {f"--{name.replace('_', '-')}": hint for name, hint in get_type_hints(function).items()}
+    whole = {name for name, hint in hints.items() if int in (hint, *get_args(hint)) and str not in get_args(hint)}
+    found: list[str] = []
+    option = ""  # whose value the next word is
+    for word in argv:
+        name, equals, value = word.partition("=")
+        if word.startswith("--"):
+            option = name.replace("_", "-")
+        else:
+            value = word
+        if option in whole and _NUMBER.fullmatch(value):
+            number = float(value)
+            if number.is_integer() and abs(number) < 2**53:
+                word = (f"{name}=" if word.startswith("--") else "") + str(int(number))
+        if (equals or not word.startswith("--")) and get_origin(hints.get(option)) is not tuple:
+            option = ""
+        found.append(word)
+    return found
 
 
 def _refuse_url(prog: str, argv: list[str]) -> None:

@@ -55,19 +55,11 @@ def overlaid(table: Any, given: dict[str, str], path: str) -> RunConfig:
             if not isinstance(at, dict):
                 raise ConfigError(f"--{name} can't be set: {room} is not a table in {path}.")
         at[last] = _value(text)
-    return from_dict(table, RunConfig, path.rpartition("/")[2] if not given else "config")
+    return from_dict(table, RunConfig, f"{path.rpartition('/')[2]}: " if not given else "")
 
 
 def _value(text: str) -> Any:
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text  # a word without quotes
-    return _whole(value)
-
-
-def _whole(value: Any) -> Any:
-    """1e8 is a whole number; a setting that is a fraction takes one too."""
-    if isinstance(value, list):
-        return [_whole(v) for v in value]
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**63 else value

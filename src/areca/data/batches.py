@@ -38,10 +38,10 @@ class Batches:
         if self._anneal and (self.anneal is None or examples != self.before):
             c, self.before = self.config, examples
             begin = self.order.read(examples)
-            self.anneal = Order(self.store, c.context, c.seed, self._anneal, c.fraction, begin)
+            self.anneal = Order(self.store, c.context, c.seed, self._anneal, c.fraction, begin, "anneal.weights")
 
     def get(self, start: int, size: int) -> np.ndarray:
-        """Examples start .. start+size-1 as int32 `[size, T + 1]`."""
+        """Examples start .. start+size-1 as int32 `[size, T + 1]`. DataError for tokens that the store can't have."""
         order, first = (self.order, start) if start < ANNEAL or self.anneal is None else (self.anneal, start - ANNEAL)
         if size > (most := sum(order.windows_per_epoch.values())):
             where = " in the anneal's mixture" if order is self.anneal else ""
@@ -54,7 +54,9 @@ class Batches:
         for i, tokens in enumerate(self._tokens):
             rows = np.flatnonzero(windows[:, 0] == i)
             if len(rows):
-                tokens_BT1[rows] = tokens[windows[rows, 1][:, None] + np.arange(self.context + 1)]
+                read = tokens[windows[rows, 1][:, None] + np.arange(self.context + 1)]
+                self.store.check_ids(read, self.store.corpora[i].name)
+                tokens_BT1[rows] = read
         return tokens_BT1
 
     def iterate(self, plan: Iterable[tuple[int, int]], depth: int = 4) -> Generator[np.ndarray]:
@@ -123,6 +125,7 @@ def heldout(
             i = int(np.searchsorted(ends, number, side="right"))
             offset = (number - (int(ends[i - 1]) if i else 0)) * context
             piece = streams[i][offset : offset + context + 1]
+            store.check_ids(piece, names[i], "heldout")
             tokens_BT1[row, : len(piece)] = piece
             weight_BT[row, : len(piece) - 1] = 1.0
         yield tokens_BT1, weight_BT

@@ -111,7 +111,9 @@ def build_store(
     if given is not None and vocab_size not in (None, given.vocab_size):
         raise ConfigError(f"{tokenizer} has {given.vocab_size} tokens, not {vocab_size}; leave --vocab-size out.")
     if given is not None and (tokenizer_kind != "byte-bpe" or user_symbols):
-        raise ConfigError(f"{tokenizer} is of one kind and has its symbols; leave --tokenizer-kind and symbols out.")
+        raise ConfigError(
+            f"{tokenizer} is of one kind and has its symbols; leave --tokenizer-kind and --user-symbols out."
+        )
     vocab_size = given.vocab_size if given else VOCAB_SIZE if vocab_size is None else vocab_size
     recipe = Recipe(vocab_size, tokenizer_kind, tuple(user_symbols))
     if given is None:

@@ -39,7 +39,9 @@ class Order:
         weights: Sequence[tuple[str, float]] = (),
         fraction: float = 1.0,
         begin: Mapping[str, int] | None = None,
+        setting: str = "data.weights",
     ) -> None:
+        """`setting` is what the user calls the weights."""
         if context < 1:
             raise ConfigError(f"a context of {context} tokens can't be; it must be at least 1.")
         if not 0 < fraction <= 1:
@@ -48,7 +50,7 @@ class Order:
             )
         self.context = context
         self.seed = seed
-        shares = _weights(store, weights)
+        shares = _weights(store, weights, setting)
         self.corpora: list[str] = [name for name, _ in shares]
         whole = [(store.corpus(n).train_tokens - 1) // context for n in self.corpora]
         for name, count in zip(self.corpora, whole, strict=True):
@@ -141,7 +143,7 @@ def _seed(seed: int, corpus: str, purpose: str = "order") -> int:
     return int.from_bytes(hashlib.sha256(f"{purpose}/{seed}/{corpus}".encode()).digest()[:4], "little")
 
 
-def _weights(store: TokenStore, weights: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+def _weights(store: TokenStore, weights: Sequence[tuple[str, float]], setting: str) -> list[tuple[str, float]]:
     known = [c.name for c in store.corpora]
     if not weights:
         own = [(c.name, c.weight) for c in store.corpora if c.weight is not None]
@@ -149,12 +151,15 @@ def _weights(store: TokenStore, weights: Sequence[tuple[str, float]]) -> list[tu
     chosen: dict[str, float] = {}
     for name, weight in weights:
         if name not in known:
-            raise ConfigError(f"the mixture names {name!r}, which {store.path} does not hold{closest(name, known)}.")
+            raise ConfigError(
+                f"{setting} names {name!r}, which {store.path} does not hold{closest(name, known)}; it has "
+                f"{', '.join(known)}."
+            )
         if name in chosen:
-            raise ConfigError(f"the mixture names {name!r} twice; give each corpus one weight.")
+            raise ConfigError(f"{setting} names {name!r} twice; give each corpus one weight.")
         if not (weight > 0 and np.isfinite(weight)):
             raise ConfigError(
-                f"the weight of {name!r} is {weight}; it must be positive (leave a corpus out to skip it)."
+                f"{setting} gives {name!r} the weight {weight}; it must be positive (leave a corpus out to skip it)."
             )
         chosen[name] = weight
     return [(name, chosen[name]) for name in known if name in chosen]

@@ -29,6 +29,7 @@ def samples(store: TokenStore, count: int) -> list[dict[str, Any]]:
         chosen = sorted({(2 * k + 1) * len(ends) // (2 * shown) for k in range(shown)})
         for i in chosen:
             ids = tokens[starts[i] : ends[i]]
+            store.check_ids(ids[:LONGEST], info.name, "heldout")
             text = tokenizer.decode_bytes(ids[:LONGEST].tolist()).decode("utf-8", "replace")
             found.append(
                 {"corpus": info.name, "document": int(i), "text": text + (" ..." if len(ids) > LONGEST else "")}

@@ -67,7 +67,8 @@ def train(texts: Iterable[str], vocab_size: int, kind: str, user_symbols: Sequen
             sentence_iterator=_lines(texts), model_writer=model, model_type=kind, vocab_size=vocab_size,
             hard_vocab_limit=False, normalization_rule_name="identity", add_dummy_prefix=False,
             remove_extra_whitespaces=False, allow_whitespace_only_pieces=True, split_digits=True, byte_fallback=True,
-            required_chars=_SPELLED, user_defined_symbols=list(user_symbols), unk_id=0, eos_id=1, bos_id=-1, pad_id=-1,
+            required_chars="".join(c for c in _SPELLED if c not in user_symbols),
+            user_defined_symbols=list(user_symbols), unk_id=0, eos_id=1, bos_id=-1, pad_id=-1,
             eos_piece=EOD, max_sentence_length=_LONGEST_LINE, num_threads=1, minloglevel=2,
         )  # fmt: skip
     except (RuntimeError, OSError) as error:

@@ -147,6 +147,15 @@ class TokenStore:
         names = [c.name for c in self.corpora]
         raise DataError(f"{self.path} has no corpus {name!r}{closest(name, names)}; it has {', '.join(names)}.")
 
+    def check_ids(self, tokens: np.ndarray, corpus: str, split: Split = "train") -> None:
+        """DataError where tokens that were read from a corpus can't be: digests are not recomputed at each start."""
+        if tokens.size and (largest := int(tokens.max())) >= self.vocab_size:
+            raise DataError(
+                f"{self.path / bin_name(corpus, split)} is damaged: it has a token {largest:,}, beyond the vocabulary "
+                f"of {self.vocab_size:,}; see what else is with `areca corpus show {self.where} --verify`, and build "
+                "the store again."
+            )
+
     def tokens(self, corpus: str, split: Split = "train") -> np.ndarray:
         """The tokens of a corpus, `[n]` uint16 or uint32, memory-mapped and read-only."""
         self.corpus(corpus)

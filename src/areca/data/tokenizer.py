@@ -50,6 +50,11 @@ def byte_alphabet() -> list[str]:
     return [chr(256 + hidden.index(b)) if b in set(hidden) else chr(b) for b in range(256)]
 
 
+@functools.cache
+def _values() -> dict[str, int]:
+    return {c: b for b, c in enumerate(byte_alphabet())}
+
+
 class Tokenizer:
     """Text to tokens and back.
 
@@ -76,7 +81,10 @@ class Tokenizer:
         self.eod, self.eod_id = eod, special[eod]
         self.user_symbols: dict[str, int] = {t.content: i for i, t in added.items() if not t.special}
         self.kind, unknown = _kind(inner)
-        left_out = {*added, unknown}
+        _check_ids(inner, name)
+        if self.kind == "byte-bpe":
+            _check_spellings(inner, [t.content for t in added.values()], name)
+        left_out = {*special.values(), unknown, *(i for s, i in self.user_symbols.items() if not _shared(s))}
         table, byte_ids = (_byte_level_table if self.kind == "byte-bpe" else _fallback_table)(inner, left_out, name)
         for symbol, i in self.user_symbols.items():
             table[i] = to_bytes(symbol)
@@ -89,7 +97,13 @@ class Tokenizer:
         """DataError where a text that could give anything away does not come back, or gives a special token."""
         special = [self._inner.id_to_token(i) or "" for i in sorted(self.special_ids)[:64]]
         spelled = [f"<0x{b:02X}>" for b in range(256)] if self.kind != "byte-bpe" else []
-        for text in (*_PROBE, *special, *spelled, *self.user_symbols):
+        texts = [*_PROBE, *special, *spelled, *self.user_symbols]
+        if self.kind == "byte-bpe":  # what the spelling of an added token is the bytes of, and some text around it
+            added = (*special, *self.user_symbols)
+            texts += [
+                t for piece in map(_spelled, added) if piece for t in (from_bytes(piece), from_bytes(b"x" + piece))
+            ]
+        for text in texts:
             ids = self.encode(text)
             if self.decode(ids) != text or not self.special_ids.isdisjoint(ids):
                 raise DataError(
@@ -162,25 +176,63 @@ def _kind(inner: tokenizers.Tokenizer) -> tuple[str, int | None]:
     return "byte-bpe", None  # its pieces will say that it is none
 
 
-def _own_pieces(inner: tokenizers.Tokenizer, left_out: set[int | None], name: str) -> dict[str, int]:
-    """The pieces of the model itself, without added tokens and the unknown one."""
-    vocabulary, size = inner.get_vocab(with_added_tokens=True), inner.get_vocab_size(with_added_tokens=True)
-    for token, i in vocabulary.items():
-        if i >= size:
+def _check_ids(inner: tokenizers.Tokenizer, name: str) -> None:
+    """DataError unless the tokens, the added ones too, have the ids 0 .. V-1, each one of its own."""
+    size, found = inner.get_vocab_size(with_added_tokens=True), {}
+    for token, i in sorted(inner.get_vocab(with_added_tokens=True).items()):
+        if i in found:
+            raise DataError(
+                f"{name} has two tokens on one id ({found[i]!r} and {token!r} are both {i}), so text would not come "
+                "back; it is damaged: fetch it or train it again."
+            )
+        found[i] = token
+        if not 0 <= i < size:
             raise DataError(f"{name} has gaps in its ids (its token {token!r} is {i}), so it can't be used here.")
-    return {token: i for token, i in vocabulary.items() if i not in left_out}
+    if len(found) != size:
+        missing = next(i for i in range(size) if i not in found)
+        raise DataError(f"{name} has a token twice (nothing else has the id {missing}), so it can't be used here.")
+
+
+def _spelled(token: str) -> bytes | None:
+    """The bytes that byte-level BPE would mean by this string; None for one that spells none."""
+    values = _values()
+    return bytes(values[c] for c in token) if all(c in values for c in token) else None
+
+
+def _shared(symbol: str) -> bool:
+    """Whether a symbol is a byte, which it then shares the id of: a printable character of ASCII."""
+    return len(symbol) == 1 and "!" <= symbol <= "~"
+
+
+def _check_spellings(inner: tokenizers.Tokenizer, added: Sequence[str], name: str) -> None:
+    """DataError where a string is an added token and, in the alphabet of bytes, a piece for another text.
+
+    The library gives both one id.
+    """
+    own = inner.get_vocab(with_added_tokens=False)
+    for token in added:
+        piece = _spelled(token)
+        if token in own and piece is not None and piece != to_bytes(token):
+            raise DataError(
+                f"{name} has one id, {own[token]}, for its added token {token!r} and for {from_bytes(piece)!r}, which "
+                "byte-level BPE spells the same, so one would come back as the other; train it without that token."
+            )
+
+
+def _own_pieces(inner: tokenizers.Tokenizer, left_out: set[int | None]) -> dict[str, int]:
+    """The pieces of the model itself, without what is left out."""
+    return {token: i for token, i in inner.get_vocab(with_added_tokens=True).items() if i not in left_out}
 
 
 def _byte_level_table(
     inner: tokenizers.Tokenizer, left_out: set[int | None], name: str
 ) -> tuple[dict[int, bytes], list[int]]:
     """id -> bytes of the model's own pieces, and the id of each byte."""
-    values = {c: b for b, c in enumerate(byte_alphabet())}
     table: dict[int, bytes] = {}
-    for token, i in _own_pieces(inner, left_out, name).items():
-        if any(c not in values for c in token):
+    for token, i in _own_pieces(inner, left_out).items():
+        if (piece := _spelled(token)) is None:
             raise DataError(f"{name} is neither a byte-level BPE nor one with byte fallback (its token {token!r}).")
-        table[i] = bytes(values[c] for c in token)
+        table[i] = piece
     return table, _all_bytes({piece: i for i, piece in table.items() if len(piece) == 1}, name)
 
 
@@ -190,7 +242,7 @@ def _fallback_table(
     """The same of pieces of characters with byte fallback."""
     table: dict[int, bytes] = {}
     single: dict[bytes, int] = {}
-    for token, i in _own_pieces(inner, left_out, name).items():
+    for token, i in _own_pieces(inner, left_out).items():
         if match := _BYTE.fullmatch(token):
             table[i] = bytes.fromhex(match[1])
             single[table[i]] = i
@@ -212,7 +264,8 @@ def check_vocab_size(vocab_size: int, kind: str = "byte-bpe", user_symbols: Sequ
     """
     if kind not in KINDS:
         raise ConfigError(f"the kind of tokenizer is {kind!r}{closest(kind, KINDS)}; choose one of {', '.join(KINDS)}.")
-    smallest = SMALLEST + len(user_symbols) + (kind != "byte-bpe")  # SentencePiece keeps an unknown token, unused
+    # SentencePiece keeps an unknown token, unused.
+    smallest = SMALLEST + (_ids_of(user_symbols) if kind == "byte-bpe" else len(user_symbols) + 1)
     if not smallest <= vocab_size <= LARGEST:
         what = f"bytes{', your symbols' if user_symbols else ''} and {EOD}"
         raise DataError(f"a vocabulary of {vocab_size:,} tokens can't be; choose {smallest} ({what}) to {LARGEST:,}.")
@@ -227,6 +280,23 @@ def check_vocab_size(vocab_size: int, kind: str = "byte-bpe", user_symbols: Sequ
         )  # fmt: skip
         if fault:
             raise ConfigError(f"the user symbol {symbol!r} {fault}; leave it out or choose another.")
+        if kind != "byte-bpe" and ("\0" in symbol or (symbol in EOD and len(symbol) == 1)):
+            what = f"a character of {EOD}" if symbol in EOD else "text with a null character"
+            raise ConfigError(
+                f"the user symbol {symbol!r} is {what}, which SentencePiece can't keep apart; leave it out, "
+                "choose another, or train the kind byte-bpe."
+            )
+        if kind == "byte-bpe" and (piece := _spelled(symbol)) not in (None, to_bytes(symbol)):
+            # They would share an id, and tools that read the file decode the symbol as those bytes even if not.
+            raise ConfigError(
+                f"the user symbol {symbol!r} is how byte-bpe spells the bytes {piece.hex(' ')} of other text; leave it "
+                "out, choose another, or train the kind unigram or bpe."
+            )
+
+
+def _ids_of(user_symbols: Sequence[str]) -> int:
+    """How many ids symbols have beside those of the bytes."""
+    return sum(not _shared(s) for s in user_symbols)
 
 
 def train_tokenizer(
@@ -248,7 +318,7 @@ def train_tokenizer(
     )
     inner.decoder = decoders.ByteLevel()  # type: ignore[assignment]
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - len(user_symbols),
+        vocab_size=vocab_size - _ids_of(user_symbols),
         min_frequency=2,
         special_tokens=[EOD],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
@@ -289,4 +359,10 @@ def load_tokenizer(path: Path | str) -> Tokenizer:
         ) from None
     except Exception as error:  # the library raises bare Exception
         raise DataError(f"{path} is not a tokenizer.json ({error}).") from None
+    for token in json.loads(data).get("added_tokens") or ():
+        if (i := inner.token_to_id(token["content"])) != token["id"]:
+            raise DataError(
+                f"{path} calls its added token {token['content']!r} {token['id']} where only {i} can be, so its ids "
+                "would not be those it was trained with; it can't be used here."
+            )
     return Tokenizer(inner, str(path))

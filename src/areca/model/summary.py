@@ -71,9 +71,9 @@ def _from_file(path: str) -> Shape:
     if isinstance(values, dict) and isinstance(values.get("config"), dict):
         values = values["config"]
     if isinstance(values, dict) and "model" in values:
-        run: RunConfig = from_dict(values, RunConfig, path)
+        run: RunConfig = from_dict(values, RunConfig, f"{path}: ")
         return Shape(path, run.model, run.data.context)
-    return Shape(path, from_dict(values, ModelConfig, path), PALM_CONTEXT)
+    return Shape(path, from_dict(values, ModelConfig, f"{path}: "), PALM_CONTEXT)
 
 
 def peak_of(chip: str = "", peak_tflops: float | None = None) -> tuple[float | None, str]:

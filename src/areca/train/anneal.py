@@ -78,7 +78,8 @@ def check(config: RunConfig, store: TokenStore) -> None:
             f"{name} is {start}; it must lie above 0 and be at most {last}, where the last step of a run of "
             f"{config.tokens} tokens starts."
         )
-    Order(store, config.data.context, config.data.seed, a.weights, config.data.fraction)  # says what it does not hold
+    d = config.data
+    Order(store, d.context, d.seed, a.weights, d.fraction, setting="anneal.weights")  # says what it does not hold
 
 
 def describe(config: RunConfig) -> dict[str, Any]:

@@ -136,6 +136,11 @@ def make_optimizer(
         )
     if config.name != "adafactor" and not config.beta2:
         raise ConfigError(f"optimizer.name is {config.name!r}, which needs optimizer.beta2, for example 0.95.")
+    if config.name != "muon" and config.muon_scale != OptimizerConfig().muon_scale:
+        raise ConfigError(
+            f"optimizer.muon_scale is {config.muon_scale!r} and optimizer.name is {config.name!r}; only 'muon' has it, "
+            "so leave it out."
+        )
     if config.name == "muon":
         from areca.train.muon import muon
 

@@ -47,6 +47,15 @@ class StepPlan:
     tokens: int  # seen after the step
 
 
+# The schedules that a setting is of: with others it would say nothing.
+_OF = {
+    "decay_tokens": ("wsd",),
+    "decay": ("wsd",),
+    "hold_tokens": ("rsqrt",),
+    "final_fraction": ("cosine", "linear", "wsd"),
+}
+
+
 def check(schedule: ScheduleConfig, batch: BatchConfig, tokens: int, context: int) -> None:
     """Raises ConfigError for the first setting that can't be followed."""
     ramp = batch.ramp
@@ -73,16 +82,24 @@ def check(schedule: ScheduleConfig, batch: BatchConfig, tokens: int, context: in
         raise ConfigError(f"schedule.final_fraction is {schedule.final_fraction}; it must lie between 0 and 1.")
     if schedule.name == "rsqrt" and schedule.hold_tokens < 1:
         raise ConfigError("schedule.name is 'rsqrt', which needs schedule.hold_tokens of at least 1.")
+    if schedule.name == "wsd" and schedule.warmup_tokens + max(1, schedule.decay_tokens) > tokens:
+        raise ConfigError(
+            f"schedule.warmup_tokens {schedule.warmup_tokens} and schedule.decay_tokens {schedule.decay_tokens} do not "
+            f"fit one after the other into tokens, {tokens}; lower one of them."
+        )
     if schedule.name == "wsd" and not 1 <= schedule.decay_tokens <= tokens - schedule.warmup_tokens:
         raise ConfigError(
             f"schedule.name is 'wsd' and schedule.decay_tokens is {schedule.decay_tokens}; it must lie between 1 and "
             f"the tokens after the warm-up, {tokens - schedule.warmup_tokens}."
         )
-    if schedule.name != "wsd" and schedule.decay_tokens:
-        raise ConfigError(
-            f"schedule.decay_tokens is {schedule.decay_tokens} and schedule.name is {schedule.name!r}; only 'wsd' "
-            "has it."
-        )
+    for setting, names in _OF.items():
+        value = getattr(schedule, setting)
+        if schedule.name not in names and value != getattr(ScheduleConfig(), setting):
+            having = f"only {' and '.join(map(repr, names))} {'has' if len(names) == 1 else 'have'} it"
+            raise ConfigError(
+                f"schedule.{setting} is {shown(value)} and schedule.name is {schedule.name!r}; {having}, so leave it "
+                f"out or set it to {shown(getattr(ScheduleConfig(), setting))}."
+            )
 
 
 def steps(
