@@ -11,6 +11,7 @@ from areca.data.tokenizer import load_tokenizer
 from areca.errors import CheckpointError, DataError
 from areca.files import read_json
 from areca.model.sampling import Sampling
+from areca.train import restore
 from areca.train.loop import parameters_sha256
 from areca.train.restore import load_model, sample, sample_and_cost
 from tiny import build_tiny_store
@@ -90,6 +91,38 @@ def test_what_a_generation_takes_is_said_per_1000_tokens(tiny_run, capsys, monke
     monkeypatch.setenv("ARECA_REGION", "atlantis")
     assert main(["generate", str(tiny_run)]) == 2
     assert "ARECA_REGION: there is no region 'atlantis'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("prompt", "count", "tokens"), [("stone", 5, 8), ("", 6, 4), ("palm grove", 7, 40)])
+def test_nothing_is_compiled_in_what_is_charged(tiny_run, monkeypatch, prompt, count, tokens):
+    # Five to seven texts side by side are no other test's, so no program of theirs is there yet; 40 tokens outgrow 16.
+    import jax
+
+    watched: list[str] = []
+    seen: list[str] = []
+
+    class Watch(restore.Watch):
+        def __enter__(self):
+            seen.clear()
+            return super().__enter__()
+
+        def __exit__(self, *error):
+            watched.extend(seen)
+            seen.clear()
+            super().__exit__(*error)
+
+    def listen(event, seconds, **more):
+        seen.append(f"{event} {more.get('fun_name')}")
+
+    monkeypatch.setattr(restore, "Watch", Watch)
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        sample_and_cost(tiny_run, [prompt] * count, tokens, Sampling(), begin=lambda _: watched.append(str(len(seen))))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    before, *inside = watched
+    assert int(before) > 0  # what is listened to is there
+    assert [e for e in inside if "/compile/" in e] == []
 
 
 def test_greedy_text_is_what_the_model_says(tiny_run):
