@@ -221,6 +221,15 @@ def test_a_directory_that_is_no_run_is_said(tmp_path, capsys):
     assert "is not a run directory (it has no run.json); name one that `areca train` made." in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("below", ["verify", "runs/d16", "ladder/runs/d16", "first"])
+def test_of_a_directory_of_runs_one_is_named(tmp_path, capsys, below):
+    run = tmp_path / below
+    run.mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    assert main(["generate", str(tmp_path)]) == 2
+    assert f"but one of several runs; name one of them, such as {run}." in capsys.readouterr().err
+
+
 def test_bytes_that_are_no_utf8_are_shown_not_raised(tiny_run, tiny_store, capsys):
     assert load_tokenizer(tiny_store / "tokenizer.json").encode("\udcff")  # what the shell hands over for byte FF
     assert main(["generate", str(tiny_run), "--prompt", "\udcff", "--tokens", "8", "--temperature", "3"]) == 0

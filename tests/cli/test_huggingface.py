@@ -257,8 +257,8 @@ def test_a_switch_that_cohere_lacks_is_named(switch, words, exported, tmp_path, 
 
 def test_sources_that_are_none(tiny_run, exported, tmp_path, capsys):
     for source, words in (
-        (tmp_path / "none", "is not a run directory"),
-        (exported, "is not a run directory"),
+        (tmp_path / "none", "does not exist; name a run directory"),
+        (exported, f"but a Hugging Face model; bring it in first, `areca import hf {exported} --out MODEL`, and"),
         (tiny_run / "checkpoints" / "7", "has no checkpoint of step 7"),
     ):
         assert main(["export", "hf", str(source), "--out", str(tmp_path / "hf")]) == 2
@@ -430,7 +430,9 @@ def test_a_disk_that_takes_no_more_is_said_in_one_sentence(tiny_run, tmp_path, m
     with monkeypatch.context() as patch:
         patch.setattr("safetensors.numpy.save_file", full)
         assert main(["export", "hf", str(tiny_run), "--out", str(out)]) == 2
-    assert capsys.readouterr().err == f"areca export: the disk is full while writing {out}; free some and run it again.\n"
+    assert (
+        capsys.readouterr().err == f"areca export: the disk is full while writing {out}; free some and run it again.\n"
+    )
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
