@@ -38,7 +38,8 @@ def generate(
     Args:
         run: the run directory.
         prompt: what to continue; leave it out for the beginning of a document.
-        tokens: length of the continuation, at most (up to 1,000,000); it ends earlier where the model ends the document.
+        tokens: length of the continuation, at most (up to 1,000,000); it ends earlier where the model ends the
+            document.
         temperature: 0 always takes the likeliest token, 1 draws as the model predicts.
         top_k: draw from so many of the likeliest tokens; 0 for all.
         top_p: draw from the likeliest tokens that together have this probability.

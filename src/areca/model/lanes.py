@@ -76,7 +76,7 @@ class Batch:
         self._config, self._weights, self._stop = config.resolved(), weights, stop
         self.context, self._grows, self._rereads = context, length is None, (length or 0) > context
         self.positions = bucket(min(length or 1, context), context)
-        # Put where the weights are: a cache that is nowhere yet would make `advance` compile twice, for it and after it.
+        # Where the weights are put: for a cache that is nowhere yet `advance` would be compiled, and again after it.
         self._cache = jax.device_put(decode.empty_cache(config, lanes, self.positions), weights.embedding.sharding)
         self._texts: list[_Text | None] = [None] * lanes
 
