@@ -7,6 +7,7 @@ and exits with `exit_code`; a traceback is only ever shown for a fault of ours.
 import difflib
 import errno
 from collections.abc import Iterable
+from pathlib import Path
 
 # What is wrong with a path that a user gave: a file where a directory must be, and the like.
 _NAMING = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOENT, errno.ENOTEMPTY}
@@ -123,6 +124,17 @@ def of_the_system(error: OSError, again: str = "run it again", place: str = "") 
         return f"the disk is full while writing {target}; free some and {again}."
     if where and error.errno in _FORBIDDEN:
         return f"no permission to use {where} ({error.strerror}); change its permissions or give another path."
+    if where and error.errno in _NAMING and (file := _file_on_the_way(str(where), error.errno)):
+        named = "" if file == str(where) else f"{where} can't be used: "
+        return f"{named}{file} is a file, where a directory must be; give another path."
     if where and error.errno in _NAMING:
         return f"{where} can't be used ({error.strerror}); give another path."
     return None
+
+
+def _file_on_the_way(where: str, number: int | None) -> str | None:
+    """The file that stands where `where` needs a directory, if that is what is wrong."""
+    if number not in (errno.ENOTDIR, errno.EEXIST):
+        return None
+    path = Path(where)
+    return next((str(p) for p in (path, *path.parents) if p.is_file()), None)

@@ -11,6 +11,7 @@ import os
 import platform
 import re
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,28 @@ def cache_directory() -> Path:
     if chosen := os.environ.get("ARECA_CACHE"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "areca"
+
+
+def unusable(directory: Path) -> str | None:
+    """Why no file can be kept in a directory, there or still to be made; None if one can. Leaves nothing behind."""
+    path = directory.absolute()
+    try:
+        while not path.exists() and path != path.parent:
+            path = path.parent
+        if not path.is_dir():
+            return f"{path} is a file"
+        with tempfile.TemporaryFile(dir=path) as f:
+            f.write(bytes(1 << 20))
+            f.flush()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def no_cache(directory: Path, why: str) -> str:
+    """The sentence's end for a cache that can't be used, with the way out."""
+    name = "JAX_COMPILATION_CACHE_DIR" if os.environ.get("JAX_COMPILATION_CACHE_DIR") else "ARECA_CACHE"
+    return f"{directory} can't be written ({why}); set {name} to a directory that can, or free some of its disk."
 
 
 def topology(threads: int) -> dict[str, Any]:
@@ -177,6 +200,12 @@ def _use_compilation_cache(threads: int, devices: int) -> None:
     place = f"{processor}-{threads}-threads-{shown}-devices"
     given = os.environ.get("JAX_COMPILATION_CACHE_DIR")
     directory = Path(given) if given else cache_directory() / "compiled"
+    wanted = os.environ.get("JAX_ENABLE_COMPILATION_CACHE", "true").lower() not in ("0", "false")
+    if wanted and (why := unusable(directory)):
+        os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # processes of this one don't say it again
+        if "jax" in sys.modules:
+            sys.modules["jax"].config.update("jax_enable_compilation_cache", False)
+        print(f"areca: compiled programs are not kept, as {no_cache(directory, why)}", file=sys.stderr, flush=True)
     if re.fullmatch(r"[0-9a-f]{8}-\d+-threads-\d+-devices", directory.name):  # a parent's, of its own topology
         directory = directory.parent
     settings = {

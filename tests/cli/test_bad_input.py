@@ -208,7 +208,7 @@ def test_of_two_files_to_write_none_is_written_where_one_cannot_be(capsys, law, 
     assert not (tmp_path / "run.json").exists()
     _refused(capsys, ["fit", tmp_path / "runs.csv", "--loss", "none", "--out", tmp_path / "tree"], "tree can't be used")
     _refused(
-        capsys, ["fit", tmp_path / "runs.csv", "--out", law / "x.json"], "law.json can't be used (Not a directory)"
+        capsys, ["fit", tmp_path / "runs.csv", "--out", law / "x.json"], "law.json is a file, where a directory must be"
     )
 
 
@@ -275,7 +275,15 @@ def test_a_budget_of_more_tokens_than_64_bits_count(capsys, law):
         (["count", "tree"], ["tree is a directory; name a .toml or .json file, as tree/run.json."]),
         (["plan", "null.json", "--flops", "1e18"], ["null.json is not a law written by `areca fit`; fit it again"]),
         (["quickstart", "--out", "q", "--seed", "-1"], ["seed is -1; it must be a whole number from 0 to 4294966"]),
-        (["quickstart", "--out", "null.json"], ["null.json can't be used (Not a directory)"]),
+        (["serve", "null.json", "--port", "80.5"], ["--port is '80.5', which is not a whole number"]),
+        (["count", "palm-8b", "--context", "8.5"], ["--context is '8.5', which is not a whole number"]),
+        (["train", "run.toml", "--track", "--out", "run"], ["--track is given without a value; name one or more"]),
+        (["generate", "tree", "--stop"], ["--stop is given without a value; name one or more"]),
+        (["track", "null.json", "--to", "tensorboard"], ["null.json is a file; name a run directory"]),
+        (["generate", "nothing"], ["nothing does not exist; name a run directory"]),
+        (["export", "hf", "nothing", "--out", "x"], ["nothing does not exist; name a run directory"]),
+        (["generate", "null.json"], ["null.json is a file; name a run directory"]),
+        (["quickstart", "--out", "null.json"], ["null.json is a file, where a directory must be"]),
     ],
 )
 def test_files_that_are_something_else(capsys, tmp_path, monkeypatch, argv, words):

@@ -11,6 +11,7 @@ from areca.data.tokenizer import load_tokenizer
 from areca.errors import CheckpointError, DataError
 from areca.files import read_json
 from areca.model.sampling import Sampling
+from areca.train import restore
 from areca.train.loop import parameters_sha256
 from areca.train.restore import load_model, sample, sample_and_cost
 from tiny import build_tiny_store
@@ -92,6 +93,38 @@ def test_what_a_generation_takes_is_said_per_1000_tokens(tiny_run, capsys, monke
     assert "ARECA_REGION: there is no region 'atlantis'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("prompt", "count", "tokens"), [("stone", 5, 8), ("", 6, 4), ("palm grove", 7, 40)])
+def test_nothing_is_compiled_in_what_is_charged(tiny_run, monkeypatch, prompt, count, tokens):
+    # Five to seven texts side by side are no other test's, so no program of theirs is there yet; 40 tokens outgrow 16.
+    import jax
+
+    watched: list[str] = []
+    seen: list[str] = []
+
+    class Watch(restore.Watch):
+        def __enter__(self):
+            seen.clear()
+            return super().__enter__()
+
+        def __exit__(self, *error):
+            watched.extend(seen)
+            seen.clear()
+            super().__exit__(*error)
+
+    def listen(event, seconds, **more):
+        seen.append(f"{event} {more.get('fun_name')}")
+
+    monkeypatch.setattr(restore, "Watch", Watch)
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        sample_and_cost(tiny_run, [prompt] * count, tokens, Sampling(), begin=lambda _: watched.append(str(len(seen))))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    before, *inside = watched
+    assert int(before) > 0  # what is listened to is there
+    assert [e for e in inside if "/compile/" in e] == []
+
+
 def test_greedy_text_is_what_the_model_says(tiny_run):
     # One token at a time through the function that training uses.
     import jax
@@ -165,8 +198,11 @@ def test_a_run_without_a_checkpoint_has_no_text_yet(copy):
         (["--temperature", "-1"], "temperature is -1.0"),
         (["--top-p", "0"], "top_p is 0.0"),
         (["--top-k", "-1"], "top_k is -1"),
-        (["--tokens", "0"], "--tokens is 0"),
-        (["--count", "0"], "--count is 0"),
+        (["--tokens", "0"], "--tokens is 0; it must be from 1 to 1,000,000."),
+        (["--tokens", "1000001"], "--tokens is 1,000,001; it must be from 1 to 1,000,000."),
+        (["--count", "0"], "--count is 0; it must be from 1 to 128."),
+        (["--count", "129"], "--count is 129; it must be from 1 to 128."),
+        (["--count", "1000000000000"], "--count is 1,000,000,000,000; it must be"),
         (["--step", "5"], "has no checkpoint of step 5; the record lists 8, 12."),
         (["--store", "nowhere"], "there is no token store nowhere"),
         (["--tempature", "1"], "did you mean '--temperature'?"),
@@ -183,6 +219,15 @@ def test_what_cannot_be_generated_is_said_in_one_sentence(tiny_run, capsys, opti
 def test_a_directory_that_is_no_run_is_said(tmp_path, capsys):
     assert main(["generate", str(tmp_path)]) == 2
     assert "is not a run directory (it has no run.json); name one that `areca train` made." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("below", ["verify", "runs/d16", "ladder/runs/d16", "first"])
+def test_of_a_directory_of_runs_one_is_named(tmp_path, capsys, below):
+    run = tmp_path / below
+    run.mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    assert main(["generate", str(tmp_path)]) == 2
+    assert f"but one of several runs; name one of them, such as {run}." in capsys.readouterr().err
 
 
 def test_bytes_that_are_no_utf8_are_shown_not_raised(tiny_run, tiny_store, capsys):

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import resource
 import shutil
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from areca.cli.main import main
@@ -255,8 +257,8 @@ def test_a_switch_that_cohere_lacks_is_named(switch, words, exported, tmp_path, 
 
 def test_sources_that_are_none(tiny_run, exported, tmp_path, capsys):
     for source, words in (
-        (tmp_path / "none", "is not a run directory"),
-        (exported, "is not a run directory"),
+        (tmp_path / "none", "does not exist; name a run directory"),
+        (exported, f"but a Hugging Face model; bring it in first, `areca import hf {exported} --out MODEL`, and"),
         (tiny_run / "checkpoints" / "7", "has no checkpoint of step 7"),
     ):
         assert main(["export", "hf", str(source), "--out", str(tmp_path / "hf")]) == 2
@@ -417,3 +419,28 @@ def test_the_digests_are_those_of_the_files(exported):
     files = read_json(exported / "areca.json")["files"]
     assert len(files) == 5
     assert all(sha256_file(exported / name) == digest for name, digest in files.items())
+
+
+def test_a_disk_that_takes_no_more_is_said_in_one_sentence(tiny_run, tmp_path, monkeypatch, capsys):
+    # What safetensors raises on a full disk (0.6 and 0.7), and, from the system itself, a file that may grow no more.
+    def full(*_, **__):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr("safetensors.numpy.save_file", full)
+        assert main(["export", "hf", str(tiny_run), "--out", str(out)]) == 2
+    assert (
+        capsys.readouterr().err == f"areca export: the disk is full while writing {out}; free some and run it again.\n"
+    )
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        code = main(["export", "hf", str(tiny_run), "--out", str(out)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    error = capsys.readouterr().err
+    assert code == 2
+    assert error.startswith(f"areca export: {out} may not grow as large as it has to (`ulimit -f`)")
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []  # nothing half written is left

@@ -109,6 +109,19 @@ def test_a_full_disk_says_how_the_verb_goes_on(monkeypatch, capsys, verb, words)
     assert capsys.readouterr().err == f"areca {verb}: the disk is full while writing the output directory; {words}\n"
 
 
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_full_standard_output_is_called_by_its_name(options):
+    code = "import sys; from areca.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    for unbuffered in ("", "1"):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [sys.executable, "-c", code, "watch", "nowhere", *options],
+                stdout=full, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            )  # fmt: skip
+        says = "areca watch: the disk is full while writing standard output; free some and run it again.\n"
+        assert (done.returncode, done.stderr) == (2, says)
+
+
 def test_errors_name_the_file_a_user_asked_for_and_no_temporary_one(tmp_path, monkeypatch):
     def full(handle):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

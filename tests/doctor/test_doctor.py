@@ -173,11 +173,48 @@ def test_small_shared_memory_and_a_cache_that_can_not_be_written(tmp_path, monke
     found = storage.compile_cache(tmp_path)
     assert (found.values["bytes"], found.values["files"], found.values["writable"]) == (1024, 2, True)
 
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    file = tmp_path / "one"
+    assert says(storage.compile_cache(file / "compiled")) == [
+        f"every process compiles its programs anew, as {file / 'compiled'} can't be written ({file} is a file); set "
+        "ARECA_CACHE to a directory that can, or free some of its disk."
+    ]
+    before = sorted(tmp_path.rglob("*"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # as where the disk takes 4 KiB more
+    try:
+        assert "can't be written (File too large);" in says(storage.compile_cache(tmp_path / "new"))[0]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert sorted(tmp_path.rglob("*")) == before
+
     def refuse(**_):
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(storage.tempfile, "TemporaryFile", refuse)
-    assert "set ARECA_CACHE" in says(storage.compile_cache(tmp_path))[0]
+    assert "(Read-only file system); set ARECA_CACHE" in says(storage.compile_cache(tmp_path))[0]
+
+
+def test_runs_can_not_go_where_a_file_is(tmp_path):
+    (tmp_path / "README.md").touch()
+    for place in (tmp_path / "README.md", tmp_path / "README.md" / "runs"):
+        assert [p.says for p in storage.disk(place).problems if p.stops] == [
+            f"{tmp_path / 'README.md'} is a file, where the directory of runs must be; give another with --out."
+        ]
+
+
+def test_a_cache_that_can_not_be_used_is_one_sentence_and_stops_nothing(tmp_path):
+    (tmp_path / "file").touch()
+    code = "from areca import runtime; runtime.prepare(); import jax; print(jax.jit(lambda x: x + 1)(1))"
+    env = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env | {"ARECA_CACHE": str(tmp_path / "file")}, capture_output=True, text=True
+    )
+    assert done.stdout == "2\n"
+    assert done.stderr == (
+        f"areca: compiled programs are not kept, as {tmp_path / 'file' / 'compiled'} can't be written "
+        f"({tmp_path / 'file'} is a file); set ARECA_CACHE to a directory that can, or free some of its disk.\n"
+    )
 
 
 # software
@@ -266,10 +303,22 @@ def test_a_gpu_that_jax_does_not_use(tmp_path, monkeypatch):
     assert "JAX_PLATFORMS is cpu; unset it" in says(devices.devices(cpu, here))[0]
 
 
-def test_jax_that_dies_or_hangs_is_one_sentence():
+def test_jax_that_dies_or_hangs_is_one_sentence(monkeypatch):
     found = devices.devices([sys.executable, "-c", "raise RuntimeError('no CUDA driver')"])
     assert found.problems[0].stops
     assert says(found) == ["jax can't start here (RuntimeError: no CUDA driver); mend that, or set JAX_PLATFORMS=cpu."]
+    monkeypatch.setenv("XLA_FLAGS", "--xla_nonsense=1")
+    monkeypatch.setenv("JAX_DEFAULT_MATMUL_PRECISION", "sharp")
+    # What jax 0.10.2 says of a wrong value of each.
+    for said, way in (
+        ("Unknown flag in XLA_FLAGS: --xla_nonsense=1", "unset XLA_FLAGS (it is --xla_nonsense=1)."),
+        (
+            'Invalid value "sharp" for JAX flag jax_default_matmul_precision',
+            "unset JAX_DEFAULT_MATMUL_PRECISION (it is",
+        ),
+    ):
+        [problem] = says(devices.devices([sys.executable, "-c", f"import sys; sys.exit({said!r})"]))
+        assert problem.startswith(f"jax can't start here ({said}); {way}")
     started = time.monotonic()
     found = devices.devices([sys.executable, "-c", "import time; time.sleep(60)"], seconds=0.5)
     assert time.monotonic() - started < 10

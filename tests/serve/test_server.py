@@ -185,17 +185,47 @@ def test_a_signal_lets_texts_end_and_then_ends_the_server(tiny_run: Path):
     assert "per 1,000 tokens" in said
 
 
-def test_a_second_signal_does_not_wait_for_texts(tiny_run: Path):
-    server = start(tiny_run, "--batch", "1", "--queue", "9999")
-    with ThreadPoolExecutor(20) as pool:
-        asked = [pool.submit(server.post, GOOD | {"n": 128, "max_tokens": 12}) for _ in range(20)]
-        while server.health()["waiting"] < 1000:
+@pytest.mark.parametrize("drain", [300, 0])
+def test_texts_that_are_cut_off_are_told_and_the_log_has_no_traceback(tiny_run: Path, drain):
+    # By a second signal, or as the time to end has run out.
+    server = start(tiny_run, "--batch", "1", "--queue", "9999", "--drain", str(drain))
+    with ThreadPoolExecutor(20) as pool, _unread_stream(server):
+        asked = [pool.submit(server.post, GOOD | {"n": 128, "max_tokens": 12}) for _ in range(18)]
+        streams = [pool.submit(_stream, server, GOOD | {"n": 128, "max_tokens": 12}) for _ in range(2)]
+        while server.health()["waiting"] < 2000:
             pass
         server.process.send_signal(signal.SIGINT)
-        server.process.send_signal(signal.SIGTERM)
-        end(server)
+        if drain:
+            server.process.send_signal(signal.SIGTERM)
+        said = end(server)
         assert server.process.returncode == 0
-        assert any(one.exception() is not None or one.result()[0] == 503 for one in asked)
+        assert any(one.result()[0] == 503 for one in asked)
+        last = json.loads(streams[-1].result()[-1].removeprefix("data: "))
+    assert last["error"]["message"] == "the server stopped before the text was done; try again."
+    assert "Traceback" not in said
+    assert "CancelledError" not in said
+
+
+def _stream(server, body) -> list[str]:
+    """The events of a streamed answer."""
+    import urllib.request
+
+    data = json.dumps(body | {"stream": True}).encode()
+    request = urllib.request.Request(f"{server.url}/v1/completions", data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return answer.read().decode().strip().split("\n\n")
+
+
+def _unread_stream(server) -> socket.socket:
+    """A client that asks for much and does not read it: the server can't tell it that it ends."""
+    data = json.dumps(GOOD | {"n": 128, "max_tokens": 12, "stream": True, "logprobs": 5})
+    host, port = server.url.removeprefix("http://").split(":")
+    head = ["POST /v1/completions HTTP/1.1", f"Host: {host}", "Content-Type: application/json"]
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    client.connect((host, int(port)))
+    client.sendall("\r\n".join([*head, f"Content-Length: {len(data)}", "", data]).encode())
+    return client
 
 
 def test_it_listens_on_the_loopback_address(server):

@@ -235,7 +235,7 @@ def test_the_verb_and_mistakes_in_it(run, capsys):
         ([str(run / "tensorboard"), "--to", "tensorboard"], "tensorboard holds no run"),
         ([str(run), "--to", "tensorbord"], "there is no tracker 'tensorbord' (did you mean 'tensorboard'?)"),
         ([str(run), "--to", "tensorboard", "--project", " "], "--project is empty text"),
-        ([str(run), "--to"], "--to names no tracker"),
+        ([str(run), "--to"], "--to is given without a value; name one or more"),
     ):
         assert main(["track", *words]) == 2
         error = capsys.readouterr().err

@@ -203,6 +203,33 @@ def test_json_and_plain_text_and_mistakes(tmp_path, tiny_run, capsys):
     assert "--interval is 0; it must be from 0.1 to 3,600 seconds" in capsys.readouterr().err
 
 
+def test_only_what_may_still_become_a_run_has_not_begun(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "starting" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "starting" / ".lock").touch()
+    for name in ("later", "empty", "starting"):
+        assert main(["watch", str(tmp_path / name)]) == 0
+        assert "not begun" in capsys.readouterr().out
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.jpg").touch()
+    damaged = {"cut": ("run.json", '{"config": {'), "list": ("run.json", "[]"), "ladder": ("ladder.json", "{")}
+    for name, (file, content) in damaged.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text(content)
+    says = {
+        "photos": "photos holds no run (it has no run.json, nor has a directory in it); name one of `areca train`.",
+        "cut": "run.json is not valid JSON (",
+        "list": "run.json is not the record of a run; restore it from a copy.",
+        "ladder": "ladder.json is not valid JSON (",
+    }
+    for name, words in says.items():
+        for options in ([], ["--once"], ["--json"]):
+            assert main(["watch", str(tmp_path / name), *options]) == 2
+            out, error = capsys.readouterr()
+            assert words in error
+            assert (out, error.count("\n")) == ("", 1)
+
+
 @pytest.mark.parametrize("leave", [b"q", b"\x03"])
 def test_the_live_view_leaves_by_a_key_and_the_terminal_is_as_before(tmp_path, leave):
     run = made(tmp_path / "a", [row(1, 5.0), row(2, 4.0)], [{"event": "start", "step": 0}])

@@ -1,5 +1,8 @@
 """`areca generate`: text from a trained run."""
 
+MOST_TEXTS = 128  # side by side, as many as `areca serve` takes in one request
+MOST_TOKENS = 1_000_000  # of each, all of which are kept
+
 
 def run(argv: list[str]) -> int:
     """Parses and runs `areca generate`."""
@@ -35,23 +38,23 @@ def generate(
     Args:
         run: the run directory.
         prompt: what to continue; leave it out for the beginning of a document.
-        tokens: length of the continuation, at most; it ends earlier where the model ends the document.
+        tokens: length of the continuation, at most (up to 1,000,000); it ends earlier where the model ends the
+            document.
         temperature: 0 always takes the likeliest token, 1 draws as the model predicts.
         top_k: draw from so many of the likeliest tokens; 0 for all.
         top_p: draw from the likeliest tokens that together have this probability.
         seed: of the draws.
         stop: strings that end a continuation; it ends before them.
-        count: how many continuations.
+        count: how many continuations, up to 128; other seeds give more.
         step: read the checkpoint of this step instead of the latest.
         store: directory of the token store, if it was moved since the run.
         json: print the continuations, and what they took in energy and carbon, as JSON.
     """
     from areca.errors import ConfigError
 
-    if count < 1:
-        raise ConfigError(f"--count is {count}; it must be at least 1.")
-    if tokens < 1:
-        raise ConfigError(f"--tokens is {tokens}; it must be at least 1.")
+    for name, value, most in (("count", count, MOST_TEXTS), ("tokens", tokens, MOST_TOKENS)):
+        if not 1 <= value <= most:
+            raise ConfigError(f"--{name} is {value:,}; it must be from 1 to {most:,}.")
     from areca import runtime
 
     runtime.prepare()

@@ -4,10 +4,12 @@ Nothing heavy (jax, numpy, pyarrow) is imported here or at the head of a verb's 
 """
 
 import _thread
+import contextlib
 import importlib
 import os
 import sys
 import threading
+import traceback
 
 from areca import __version__
 from areca.errors import ArecaError, closest, of_the_system
@@ -68,13 +70,23 @@ def main(argv: list[str] | None = None) -> int:
         print(f"areca {verb}: there is not enough memory ({error or 'no size given'}); ask for less.", file=sys.stderr)
         return 2
     except OSError as error:
-        sentence = of_the_system(error, GOES_ON.get(verb, "run it again"))
+        printing = _printing(error)
+        sentence = of_the_system(error, GOES_ON.get(verb, "run it again"), "standard output" if printing else "")
         if sentence is None:
             raise
         print(f"areca {verb}: {sentence}", file=sys.stderr)
+        if printing:  # what is left in its buffer is dropped, or Python would try, and complain, at its end
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 2
     finally:
         sys.unraisablehook = hook
+
+
+def _printing(error: OSError) -> bool:
+    """Whether it is standard output that took no more: errors of printing name no file, and only the verbs print."""
+    *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
+    return error.filename is None and innermost.f_globals.get("__name__", "").startswith(("areca.cli.", "json"))
 
 
 def _interrupt_again(unraisable: "sys.UnraisableHookArgs") -> None:

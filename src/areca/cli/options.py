@@ -29,7 +29,7 @@ def call(function: Callable[..., Any], argv: list[str], prog: str, **beside: Any
     first = next(iter(inspect.signature(function).parameters.values()), None)
     if argv and not argv[0] and first is not None and first.kind is first.POSITIONAL_ONLY:
         raise ConfigError(f"{first.name.upper()} is empty text; see `{prog} --help`.")  # an unset variable of a shell
-    _refuse_repeated(function, argv)
+    _refuse_lists(function, argv, prog)
     _refuse_url(prog, argv)
     argv = _whole_numbers(function, argv)
     complaint = io.StringIO()
@@ -49,12 +49,20 @@ def call(function: Callable[..., Any], argv: list[str], prog: str, **beside: Any
     return function(*args, **kwargs, **beside)
 
 
-def _refuse_repeated(function: Callable[..., Any], argv: list[str]) -> None:
-    """ConfigError where an option that takes several values is given twice: the values of the first would be lost."""
+def _refuse_lists(function: Callable[..., Any], argv: list[str], prog: str) -> None:
+    """ConfigError where an option that takes several values is given twice, so that the values of the first would be
+    lost, or without any, which would be as if it were not given."""
     for name, hint in get_type_hints(function).items():
         option = f"--{name.replace('_', '-')}"
-        if get_origin(hint) is tuple and argv.count(option) > 1:
+        if get_origin(hint) is not tuple or option not in argv:
+            continue
+        if argv.count(option) > 1:
             raise ConfigError(f"{option} is given {argv.count(option)} times; give all of its values after one.")
+        after = argv[argv.index(option) + 1 :]
+        if not after or after[0].startswith("--"):
+            raise ConfigError(
+                f"{option} is given without a value; name one or more, or leave it out; see `{prog} --help`."
+            )
 
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE]\+?\d+)?")
@@ -165,12 +173,23 @@ def _sentence(box: str, function: Callable[..., Any], argv: list[str]) -> str:
         missing = _missing(function, argv)
         return f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
     if (match := _WRONG.match(message)) and (value := match["value"] or match["number"]):
-        kind = "a number" if match["number"] or "INT" in message or "FLOAT" in message else "one of its values"
+        whole = "FLOAT" not in message and ("INT" in message or "int()" in message)
+        kind = "a number" if match["number"] or whole or "FLOAT" in message else "one of its values"
+        if whole and _is_number(value):
+            kind = "a whole number"
         return f"{match['option']} is {value!r}, which is not {kind}"
     if match := _WRONG_LIST.match(message):
         values = " ".join(re.findall(r"'([^']*)'", match["values"]))
         return f"{match['option']} is {values!r}, which is not a list of numbers"
     return message
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def _missing(function: Callable[..., Any], argv: list[str]) -> list[str]:

@@ -42,12 +42,20 @@ def devices(command: list[str] | None = None, root: Path = Path("/"), seconds: f
         found.values = json.loads(done.stdout.strip().splitlines()[-1])
     except (ValueError, IndexError):
         why = (done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"])[-1][:300]
-        found.problem(f"jax can't start here ({why}); mend that, or set JAX_PLATFORMS=cpu.", stops=True)
+        found.problem(f"jax can't start here ({why}); {_way_out(why)}.", stops=True)
         return found
     for device in found.values["devices"]:
         _judge(found, device)
     _judge_backend(found, root)
     return found
+
+
+def _way_out(said: str) -> str:
+    """What to do once jax has not started: unset the variable that its error names, if it is one that is set."""
+    blamed = [name for name in os.environ if name.startswith(("JAX_", "XLA_")) and name.lower() in said.lower()]
+    if blamed:
+        return f"unset {' and '.join(f'{name} (it is {os.environ[name]})' for name in sorted(blamed))}"
+    return "mend that, or set JAX_PLATFORMS=cpu"
 
 
 def _judge(found: Finding, device: dict[str, Any]) -> None:

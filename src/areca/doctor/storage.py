@@ -24,6 +24,9 @@ SKEW_SECONDS = 2.0
 def disk(runs: Path) -> Finding:
     """Where runs go: room, the speed of a durable write, whether directories can be locked, the file server's clock."""
     found, place = Finding(), _there(runs)
+    file = next((p for p in (runs, *runs.parents) if p.exists() and not p.is_dir()), None)
+    if file is not None:
+        found.problem(f"{file} is a file, where the directory of runs must be; give another with --out.", stops=True)
     usage = shutil.disk_usage(place)
     seen = os.statvfs(place)
     inodes = seen.f_favail if seen.f_files else None
@@ -119,14 +122,12 @@ def compile_cache(directory: Path | None = None) -> Finding:
     given = os.environ.get("JAX_COMPILATION_CACHE_DIR")
     directory = directory or (Path(given) if given else runtime.cache_directory() / "compiled")
     used, files, whole = _used(directory)
-    found.values = {"directory": str(directory), "bytes": used, "files": files, "writable": _writable(directory)}
+    why = runtime.unusable(directory)
+    found.values = {"directory": str(directory), "bytes": used, "files": files, "writable": why is None}
     least = "" if whole else " at least"
     found.lines.append(f"{directory}: {files:,} programs' files,{least} {size(used)}")
-    if not found.values["writable"]:
-        found.problem(
-            f"{directory} can't be written, so every process compiles its programs anew; set ARECA_CACHE to a "
-            "directory that can."
-        )
+    if why is not None:
+        found.problem(f"every process compiles its programs anew, as {runtime.no_cache(directory, why)}")
     if used > MUCH_CACHE:
         found.problem(
             f"{directory} has grown to {size(used)}; it may be removed at any time, programs are compiled anew."
@@ -144,14 +145,6 @@ def _used(directory: Path) -> tuple[int, int, bool]:
             with contextlib.suppress(OSError):
                 used, files = used + os.stat(os.path.join(parent, name)).st_size, files + 1
     return used, files, True
-
-
-def _writable(directory: Path) -> bool:
-    try:
-        with tempfile.TemporaryFile(dir=_there(directory)):
-            return True
-    except OSError:
-        return False
 
 
 def _there(path: Path) -> Path:

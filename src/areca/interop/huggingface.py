@@ -94,11 +94,19 @@ def _check_finite(found: dict[str, Any], source: Path | str) -> None:
 
 
 def _write_weights(path: Path, found: dict[str, Any]) -> None:
+    """OSError where the system refuses, which the library says in words alone."""
     import os
+    import re
 
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
-    save_file(found, path, metadata={"format": "pt"})  # without it older versions of transformers refuse the file
+    try:
+        save_file(found, path, metadata={"format": "pt"})  # without it older versions of transformers refuse the file
+    except SafetensorError as error:
+        if (number := re.search(r"os error (\d+)", str(error))) is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
     with path.open("rb") as f:
         os.fsync(f.fileno())
     path.chmod(0o644)

@@ -8,6 +8,7 @@ training are not asked of it.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import jax
 import numpy as np
 
 from areca.errors import ConfigError
@@ -73,9 +74,10 @@ class Batch:
         stop: int = -1,
     ) -> None:
         self._config, self._weights, self._stop = config.resolved(), weights, stop
-        self.context, self._grows = context, length is None
+        self.context, self._grows, self._rereads = context, length is None, (length or 0) > context
         self.positions = bucket(min(length or 1, context), context)
-        self._cache = decode.empty_cache(config, lanes, self.positions)
+        # Where the weights are put: for a cache that is nowhere yet `advance` would be compiled, and again after it.
+        self._cache = jax.device_put(decode.empty_cache(config, lanes, self.positions), weights.embedding.sharding)
         self._texts: list[_Text | None] = [None] * lanes
 
     @property
@@ -126,6 +128,7 @@ class Batch:
     def compile(self, prompts: Sequence[int] = (), tops: Sequence[int] = (0,)) -> None:
         """Compiles what texts with prompts of these lengths need. Only while no text is there."""
         assert not self.busy
+        prompts = [*prompts, *([self._half()] if self._rereads else [])]
         lengths = {bucket(n - 1, self.context, SHORTEST_READ) for n in prompts if n > 1}
         read = [self._prefill(np.zeros(length, np.int32)) for length in sorted(lengths)]
         for size in self._sizes() if self._grows else [self.positions]:
@@ -151,6 +154,10 @@ class Batch:
         text = self._text(lane)
         return self.context - (len(text.ids) - text.first - 1)
 
+    def _half(self) -> int:
+        """Tokens of a text that it goes on from once it has filled the context."""
+        return max(1, self.context // 2)
+
     def _arrays(self) -> decode.Lanes:
         """All lanes as the program takes them. Those without a text read token 0 at position 0."""
         B = len(self._texts)
@@ -174,7 +181,7 @@ class Batch:
             if again:
                 if not text.left:
                     continue
-                text.first = len(text.ids) - max(1, self.context // 2)
+                text.first = len(text.ids) - self._half()
             if read := text.ids[text.first : -1]:
                 padded_T = np.zeros(bucket(len(read), self.context, SHORTEST_READ), np.int32)
                 padded_T[: len(read)] = read

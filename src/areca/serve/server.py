@@ -1,8 +1,11 @@
 """`areca serve`: a run's model behind HTTP until it is told to stop."""
 
+import asyncio
 import contextlib
+import logging
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from areca.serve.engine import Engine
 from areca.serve.protocol import MOST_LOGPROBS
 from areca.train.restore import load_model
 
+STOP_SECONDS, LAST_WORDS = 10.0, 1.0  # for the tokens being drawn to end; for clients to read that their text has
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -35,6 +39,7 @@ def serve(
     say: Callable[[str], None] = print,
 ) -> None:
     """Serves until SIGINT or SIGTERM; what runs then has `drain` seconds to end. A second signal ends it at once.
+    A stream that is cut off ends with an error event, another answer is the error.
 
     Args:
         port: 0 takes a free one, which is said.
@@ -98,6 +103,8 @@ def _listen(
     from areca.serve.app import make_app
 
     class Server(uvicorn.Server):
+        insisted = False
+
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
             """Ours, which end with the server: uvicorn would raise the signal again once it has stopped."""
@@ -109,13 +116,29 @@ def _listen(
                     signal.signal(s, handler)
 
         def handle_exit(self, sig: int, frame: Any) -> None:
-            """The first signal asks, the second insists."""
-            self.force_exit, self.should_exit = self.should_exit, True
+            """The first signal asks, the second insists, a third does not wait for the clients' last words either."""
+            self.force_exit = self.insisted
+            self.insisted, self.should_exit = self.should_exit, True
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             running = engine.state()["running"] + engine.state()["waiting"]
             say(f"stopping; {running} texts have {drain} s to end." if running else "stopping.")
-            await super().shutdown(sockets)
+            cut = asyncio.ensure_future(self._cut_off())
+            try:
+                await super().shutdown(sockets)
+            finally:
+                cut.cancel()
+
+        async def _cut_off(self) -> None:
+            """Ends the texts that are left, which their clients are told, when time is up or the user insists."""
+            until = time.monotonic() + drain
+            while not self.insisted and time.monotonic() < until:
+                await asyncio.sleep(0.05)
+            await asyncio.to_thread(engine.stop, STOP_SECONDS)
+            await asyncio.sleep(LAST_WORDS)
+            self.force_exit = True
+            for connection in list(self.server_state.connections):  # whose clients have not read it by now
+                connection.transport.abort()
 
     host, port = listening.getsockname()[:2]
     address = f"[{host}]" if ":" in host else host
@@ -124,9 +147,19 @@ def _listen(
         say(f"{host} is not the loopback address: whoever reaches this machine can use the model; there is no key.")
     settings = uvicorn.Config(
         make_app(model, engine, energy), log_level="error", access_log=False, lifespan="off",
-        timeout_graceful_shutdown=drain, server_header=False, ws="none", loop="asyncio", http="h11",
+        timeout_graceful_shutdown=None, server_header=False, ws="none", loop="asyncio", http="h11",
     )  # fmt: skip
-    Server(settings).run(sockets=[listening])
+    log = logging.getLogger("uvicorn.error")
+    log.addFilter(_is_no_cut)
+    try:
+        Server(settings).run(sockets=[listening])
+    finally:
+        log.removeFilter(_is_no_cut)
+
+
+def _is_no_cut(record: logging.LogRecord) -> bool:
+    """False for the traceback of an answer that was cut off as the server ended, which is no fault."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 def _socket(host: str, port: int) -> socket.socket:

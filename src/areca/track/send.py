@@ -17,7 +17,8 @@ def runs_below(directory: Path) -> list[Path]:
     if (directory / RUN).is_file():
         return [directory]
     if not directory.is_dir():
-        raise CheckpointError(f"{directory} does not exist; name a run directory or one of several.")
+        what = "is a file" if directory.exists() else "does not exist"
+        raise CheckpointError(f"{directory} {what}; name a run directory or one of several.")
     found: list[Path] = []
     level = [directory]
     for _ in range(DEEP):

@@ -20,6 +20,8 @@ from areca.files import LOCK, read_json, read_jsonl, take_lock, write_json
 from areca.model.config import ModelConfig
 from areca.train.checkpoint_files import RECORD
 
+# Where a quickstart, a ladder and a directory of runs have theirs; the first is shown.
+_RUNS_BELOW = ("verify/run.json", "runs/*/run.json", "ladder/runs/*/run.json", "*/run.json")
 RUN, METRICS, EVENTS, CHECKPOINTS = "run.json", "metrics.jsonl", "events.jsonl", "checkpoints"
 # Differ between two equal runs.
 TIMING_FIELDS = frozenset({"tokens_per_second", "mfu", "hfu", "seconds", "steady", "saving", "watts"})
@@ -116,7 +118,7 @@ def read_run_json(run_dir: Path | str) -> dict[str, Any]:
     """run.json of a run directory; CheckpointError says when the directory holds no run."""
     path = Path(run_dir) / RUN
     if not path.exists():
-        raise CheckpointError(f"{run_dir} is not a run directory (it has no {RUN}); name one that `areca train` made.")
+        raise CheckpointError(_no_run(Path(run_dir)))
     run = read_json(path)
     if isinstance(run, dict) and isinstance(run.get("config"), dict) and isinstance(run["config"].get("model"), dict):
         model = run["config"]["model"]
@@ -125,6 +127,22 @@ def read_run_json(run_dir: Path | str) -> dict[str, Any]:
             "base_width", ModelConfig.base_width if model.get("d_model", 0) <= ModelConfig.base_width else 0
         )
     return run
+
+
+def _no_run(path: Path) -> str:
+    """What a path is instead of a run directory, and what to name or do."""
+    if not path.is_dir():
+        what = "is a file" if path.exists() else "does not exist"
+        return f"{path} {what}; name a run directory, one that `areca train` made."
+    none = f"{path} is not a run directory (it has no {RUN})"
+    if (path / "config.json").is_file():  # of transformers
+        return (
+            f"{none} but a Hugging Face model; bring it in first, `areca import hf {path} --out MODEL`, and name that."
+        )
+    for pattern in _RUNS_BELOW:
+        if (below := min(path.glob(pattern), default=None)) is not None:
+            return f"{none} but one of several runs; name one of them, such as {below.parent}."
+    return f"{none}; name one that `areca train` made."
 
 
 def read_metrics(path: Path | str) -> list[dict[str, Any]]:

@@ -10,8 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from areca.errors import ConfigError
-from areca.watch.family import FamilyWatch, is_family
+from areca.errors import CheckpointError, ConfigError, DataError
+from areca.files import LOCK, read_json
+from areca.track.rows import EVENTS, METRICS, RUN
+from areca.watch.family import LADDER, QUICKSTART, FamilyWatch, is_family
 from areca.watch.run import RunState, RunWatch
 from areca.watch.text import family_lines, run_lines
 
@@ -25,6 +27,7 @@ class View:
         self.directory = Path(directory)
         if self.directory.exists() and not self.directory.is_dir():
             raise ConfigError(f"{directory} is a file; name a run directory, or one of several.")
+        _check(self.directory)
         self._watch: RunWatch | FamilyWatch = RunWatch(self.directory)
 
     def look(self) -> list[RunState]:
@@ -47,6 +50,22 @@ class View:
         if isinstance(self._watch, FamilyWatch) and self._watch.alive():
             return False
         return all(s.phase == "finished" for s in states)
+
+
+def _check(directory: Path) -> None:
+    """CheckpointError for a directory that holds other things than runs, DataError for a record that is damaged.
+
+    What is not there, is empty, or has been locked by a run that has written nothing yet may still become one.
+    """
+    records = [directory / name for name in (RUN, LADDER, QUICKSTART) if (directory / name).exists()]
+    for path in records:
+        if not isinstance(read_json(path), dict):
+            raise DataError(f"{path} is not the record of a {path.stem}; restore it from a copy.")
+    begun = records or any((directory / name).exists() for name in (METRICS, EVENTS, LOCK))
+    if directory.is_dir() and not begun and any(directory.iterdir()) and not is_family(directory):
+        raise CheckpointError(
+            f"{directory} holds no run (it has no {RUN}, nor has a directory in it); name one of `areca train`."
+        )
 
 
 def summary(directory: Path | str) -> dict[str, Any]:
