@@ -224,11 +224,11 @@ def test_a_server_that_accepts_and_says_nothing_is_given_up(link, capsys, monkey
     """The waiting is said, and it is a lost link once each call's own deadline is over."""
     import socket
 
-    from areca.remote import place
+    from areca.remote import tries
 
-    monkeypatch.setattr(place, "SILENT_SECONDS", (0.3, 0.4))
-    monkeypatch.setattr(place, "QUIET_SECONDS", 0.1)
-    monkeypatch.setattr(place, "_SAID", [-1e9])
+    monkeypatch.setattr(tries, "SILENT_SECONDS", (0.3, 0.4))
+    monkeypatch.setattr(tries, "QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(tries, "_SAID", [-1e9])
     monkeypatch.setenv("ARECA_REMOTE_SECONDS", "0.2")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
@@ -240,7 +240,7 @@ def test_a_server_that_accepts_and_says_nothing_is_given_up(link, capsys, monkey
     assert said.count("\n") == 1
     hung = threading.Event()
     with pytest.raises(TimeoutError, match="no answer"):  # and so behind packages that have no deadlines
-        place._within(hung.wait, "x://y")
+        tries.within(hung.wait, "x://y")
     hung.set()
 
 

@@ -1,43 +1,31 @@
 """One place behind a URL: objects below it by name, read in ranges, written whole, listed and removed.
 
-Every call is tried again while the link is lost, and ends: with the answer, with RemoteError for what trying again does
-not mend (no such bucket, no permission, no credentials), or with LinkLost after ARECA_REMOTE_SECONDS without an answer.
+How calls are tried again and end is in `areca.remote.tries`.
 Credentials and endpoints are those that the packages behind fsspec find by themselves (AWS_ACCESS_KEY_ID,
 AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS, HF_TOKEN, ...).
 """
 
 import contextlib
 import functools
-import math
 import os
 import re
-import sys
-import threading
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from areca.errors import ConfigError, LinkLost, ObjectDamaged, ObjectMissing, RemoteError, closest
+from areca.errors import ConfigError, ObjectDamaged, RemoteError, closest
+from areca.remote.tries import brief, seconds_to_wait, sentence, silent_seconds, tried, within
 from areca.runtime import keep_memory_mapped
 
 T = TypeVar("T")
 
-SECONDS = 120.0  # without an answer, unless ARECA_REMOTE_SECONDS says otherwise
-FIRST_SECONDS = 15.0  # the same before the first answer: then it is a wrong endpoint rather than a lost link
 CALL_SECONDS = 60.0  # for the bytes of one range
-SILENT_SECONDS = 5.0, 30.0  # the least and the most that one call waits for a server that says nothing
-QUIET_SECONDS = 3.0  # after which it is said what is waited for
 MARKER = ".areca-probe"  # of `Place.probe`; a kill may leave it
-LONGEST_WAIT = 10.0  # between two tries
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_S3 = ("s3", "s3a")
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "hf": "hub"}
 _TAGS = ("ETag", "etag", "blob_id", "md5Hash", "content_md5", "crc32c")  # what tells one content from another
-_NO_CREDENTIALS = ("NoCredentials", "PartialCredentials", "CredentialRetrieval", "DefaultCredentials", "NoAuthToken")
-_INVALID = ("ParamValidationError", "InvalidRegionError", "HFValidationError")
-_HEARD: set[str] = set()  # protocols that have answered in this process
-_SAID = [-1e9]  # when it was said last that an answer is waited for
 
 
 def is_url(place: object) -> bool:
@@ -57,7 +45,7 @@ class Place:
     """What is below one URL. Opening it asks nothing; ConfigError if no package here opens such a URL."""
 
     def __init__(self, url: str) -> None:
-        _seconds()  # a setting that is no number is refused before anything is asked
+        seconds_to_wait()  # a setting that is no number is refused before anything is asked
         self.url = url.rstrip("/")
         self._fs, path = filesystem(self.url)
         self._path = path.rstrip("/")
@@ -81,7 +69,7 @@ class Place:
                 return None
             return _info(found) if found["type"] == "file" else None
 
-        return self._tried(lambda: _within(ask, self.of(name)), name)
+        return self._tried(lambda: within(ask, self.of(name)), name)
 
     def names(self) -> dict[str, Info]:
         """All objects below this place by their names, sorted; none if there is no such place."""
@@ -133,7 +121,14 @@ class Place:
 
     def write_file(self, name: str, path: str) -> None:
         """The same with the content of a local file, however large."""
-        self._tried(lambda: self._put(name, lambda to: self._fs.put_file(path, to)), name)
+        once = getattr(self._fs, "retries", None)
+        try:
+            if self._protocol in _S3:  # a part of a large object is tried again by itself, else all of it would be
+                self._fs.retries = 5
+            self._tried(lambda: self._put(name, lambda to: self._fs.put_file(path, to)), name)
+        finally:
+            if self._protocol in _S3:
+                self._fs.retries = once
 
     def probe(self) -> None:
         """Writes an object and removes it; RemoteError if that can't be done: no such bucket, no permission."""
@@ -141,7 +136,7 @@ class Place:
         def put() -> None:
             self._put(MARKER, lambda path: self._fs.pipe_file(path, b"areca"))
 
-        self._tried(lambda: _within(put, self.url), "")
+        self._tried(lambda: within(put, self.url), "")
         self.remove([MARKER])
 
     def remove(self, names: Iterable[str]) -> None:
@@ -188,65 +183,6 @@ class Place:
         return tried(ask, self.of(name))
 
 
-def tried(ask: Callable[[], T], url: str) -> T:
-    """The answer to a call, which is repeated while the link is lost. See the head of the file for how it ends."""
-    protocol = url.partition("://")[0]
-    started, wait = time.monotonic(), 0.25
-    while True:
-        try:
-            answer = ask()
-            _HEARD.add(protocol)
-            return answer
-        except (RemoteError, TypeError, AttributeError, KeyError):
-            raise
-        except Exception as error:  # the packages behind fsspec raise what they like
-            said = _sentence(error, url)
-            if said is not None:
-                raise (ObjectMissing if isinstance(error, FileNotFoundError) else RemoteError)(said) from None
-            if time.monotonic() - started > QUIET_SECONDS:
-                _say_waiting(f"{url} ({brief(error)})")
-            limit = _seconds() if protocol in _HEARD else min(FIRST_SECONDS, _seconds())
-            if time.monotonic() + wait - started > limit:
-                raise LinkLost(
-                    f"{url} can't be reached ({brief(error)}; tried for {time.monotonic() - started:.0f} s); check the "
-                    "network and the endpoint, then give the same command again."
-                ) from None
-        time.sleep(wait)
-        wait = min(2 * wait, LONGEST_WAIT)
-
-
-def _within(ask: Callable[[], T], url: str) -> T:
-    """The answer to a call that moves few bytes, from a thread that is given up if the server stays silent."""
-    answers: list[T] = []
-    errors: list[BaseException] = []
-
-    def call() -> None:
-        try:
-            answers.append(ask())
-        except BaseException as error:
-            errors.append(error)
-
-    seconds = _silent_seconds() + 1.0  # where the package behind fsspec has a deadline too, its own error is the better
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    thread.join(min(QUIET_SECONDS, seconds))
-    if thread.is_alive():
-        _say_waiting(url)
-        thread.join(max(0.0, seconds - QUIET_SECONDS))
-    if errors:
-        raise errors[0]
-    if not answers:
-        raise TimeoutError(f"no answer for {seconds:.0f} s")
-    return answers[0]
-
-
-def _say_waiting(what: str) -> None:
-    """One line on what is waited for, and not a second one soon."""
-    if time.monotonic() - _SAID[0] > SECONDS:
-        _SAID[0] = time.monotonic()
-        print(f"areca: waiting for an answer of {what}", file=sys.stderr, flush=True)
-
-
 def filesystem(url: str) -> tuple[Any, str]:
     """fsspec's file system for a URL, and the path in it."""
     protocol = url.partition("://")[0]
@@ -259,7 +195,7 @@ def filesystem(url: str) -> tuple[Any, str]:
         raise ConfigError(f"{url} is read with fsspec, which is not installed; {_brings(extra)}.") from None
     try:
         fs, path = url_to_fs(url, **_options(protocol, fsspec))
-        if protocol in ("s3", "s3a"):
+        if protocol in _S3:
             fs.retries = 1  # of s3fs, each as long as a call: the tries are `tried`'s
         return fs, path
     except ImportError as error:
@@ -275,43 +211,20 @@ def filesystem(url: str) -> tuple[Any, str]:
             "use s3://, gs://, hf:// or another of fsspec's."
         ) from None
     except Exception as error:  # a package that looks for credentials when it is opened
-        said = _sentence(error, url) or f"{url} can't be opened ({brief(error)})."
+        said = sentence(error, url) or f"{url} can't be opened ({brief(error)})."
         raise RemoteError(said) from None
-
-
-def brief(error: BaseException) -> str:
-    """The first line of what an error says, or its kind."""
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".")[:200] if lines else type(error).__name__
 
 
 def _brings(extra: str) -> str:
     return f"`pip install 'areca[{extra}]'` brings it"
 
 
-def _seconds() -> float:
-    """How long a lost link is waited for; ConfigError if the variable is no number above 0."""
-    said = os.environ.get("ARECA_REMOTE_SECONDS", "")
-    if not said:
-        return SECONDS
-    with contextlib.suppress(ValueError):
-        if 0 < (seconds := float(said)) < math.inf:
-            return seconds
-    raise ConfigError(f"ARECA_REMOTE_SECONDS is {said!r}; it must be a number of seconds above 0, such as 120.")
-
-
-def _silent_seconds() -> float:
-    """How long one call waits for a server that says nothing."""
-    least, most = SILENT_SECONDS
-    return min(most, max(least, _seconds()))
-
-
 def _options(protocol: str, fsspec: Any) -> dict[str, Any]:
     """No listing is kept, and a call that hangs ends, as there are tries of our own."""
     options: dict[str, Any] = {"use_listings_cache": False}
-    if protocol in ("s3", "s3a"):
+    if protocol in _S3:
         own = fsspec.config.conf.get(protocol, {}).get("config_kwargs", {})
-        silent = _silent_seconds()
+        silent = silent_seconds()
         given = {"connect_timeout": min(10.0, silent), "read_timeout": silent, "retries": {"max_attempts": 0}}
         options["config_kwargs"] = given | own
         options["max_concurrency"] = 4  # parts of an object that are sent at once, of up to 50 MB each
@@ -324,26 +237,3 @@ def _info(found: dict[str, Any]) -> Info:
         (str(found[name]) for name in _TAGS if found.get(name)), None
     )
     return Info(int(found["size"] or 0), tag.strip('"') if tag else None)
-
-
-def _sentence(error: Exception, url: str) -> str | None:
-    """What is said of an error that trying again does not mend, or None."""
-    kind, status = type(error).__name__, getattr(getattr(error, "response", None), "status_code", 0)
-    if isinstance(error, FileNotFoundError) or status == 404:
-        said = brief(error)
-        why = "there is no such object" if "://" in said or said in url else said[:1].lower() + said[1:]
-        return f"{url} can't be used ({why}); check its bucket and its name."
-    if isinstance(error, PermissionError) or status in (401, 403):
-        return f"{url} is refused ({brief(error)}); check the keys and what they may do there."
-    if any(word in kind for word in _NO_CREDENTIALS):
-        hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE" if url.startswith("s3") else "log in"
-        return f"there are no credentials for {url} ({brief(error)}); {hint}."
-    if isinstance(error, ValueError | NotImplementedError) or kind in (
-        "ParamValidationError",
-        "InvalidRegionError",
-        "HFValidationError",
-    ):
-        return f"{url} can't be used ({brief(error)}); check how it is written."
-    if isinstance(error, IsADirectoryError | NotADirectoryError) or getattr(error, "errno", None) == 28:
-        return f"{url} can't be used ({brief(error)})."
-    return None

@@ -17,7 +17,8 @@ from typing import Any, BinaryIO
 
 from areca.errors import DataError, RemoteError
 from areca.files import write_atomic
-from areca.remote.place import Info, Place, filesystem, tried
+from areca.remote.place import Info, Place, filesystem
+from areca.remote.tries import tried
 from areca.runtime import cache_directory
 
 BLOCK = 4 << 20

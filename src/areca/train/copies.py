@@ -21,7 +21,8 @@ from typing import Any, TypeVar
 from areca.errors import BusyError, CheckpointError, ConfigError, ObjectDamaged, RemoteError
 from areca.files import LOCK, sha256_file, sync_directory, take_lock
 from areca.remote.fetch import Wanted, alone, fetch
-from areca.remote.place import Place, brief, is_url
+from areca.remote.place import Place, is_url
+from areca.remote.tries import brief
 from areca.runtime import cache_directory
 from areca.train.checkpoint_files import RECORD, Entry, read_record, write_record
 from areca.train.record import CHECKPOINTS, RUN, unstarted
