@@ -91,7 +91,7 @@ def test_what_is_no_matrix_moves_as_adam_moves_it():
     params, grads = _params(model), [_params(model, seed) for seed in (2, 3, 4)]
     config = replace(CONFIG, weight_decay=0.1)
     ours, _ = _steps(model, config, params, grads)
-    adam, _ = _steps(model, replace(config, name="adam"), params, grads)
+    adam, _ = _steps(model, replace(config, name="adam", muon_scale="spectral"), params, grads)
     for a, b in zip(ours, adam, strict=True):
         rest_a, rest_b = (jax.tree_util.tree_leaves_with_path(t) for t in (a, b))
         same = {jax.tree_util.keystr(path): np.array_equal(x, y)
