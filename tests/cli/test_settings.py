@@ -110,7 +110,7 @@ def test_options_that_take_whole_numbers_take_powers_of_ten():
     ]
     assert call(verb, argv, "verb") == (("1e1",), 1000, 250, (10, 20), 1000.0, "1e3", True)
     for wrong in ("1e-3", "1.5", "1e99", "x"):
-        with pytest.raises(ConfigError, match=f"--size is '{wrong}', which is not a number"):
+        with pytest.raises(ConfigError, match=f"--size is '{wrong}', which is not a (whole )?number"):
             call(verb, ["a", "--size", wrong], "verb")
 
 
