@@ -50,10 +50,10 @@ class ObjectMissing(RemoteError):
 
 
 class ObjectDamaged(RemoteError):
-    """An object that is not there, or not as it was written: `fault` says so without a way out."""
+    """An object that is not there, or not as it was written: `fault` says so without the way out."""
 
-    def __init__(self, fault: str, way_out: str) -> None:
-        super().__init__(f"{fault}; {way_out}.")
+    def __init__(self, fault: str) -> None:
+        super().__init__(f"{fault}; restore it from a copy or write it again.")
         self.fault = fault
 
 

@@ -74,9 +74,7 @@ class Dataflow:
             return
         self.open[execution.client].update(units)
         segments, hosts = units[: len(graph.segments)], units[len(graph.segments) :]
-        for value, future in zip(graph.inputs, execution.inputs, strict=True):
-            if future.placed:
-                _load(execution, value, future)
+        self.load(execution)
         for unit in units:
             node = unit.node
             needs = [hosts[h] for h in (node.hosts if isinstance(node, Segment) else node.waits)]
@@ -96,9 +94,10 @@ class Dataflow:
                 self.ready(unit)
 
     def load(self, execution: Execution) -> None:
-        """Puts inputs, all of which are placed, into their slots."""
+        """Puts the inputs that are placed into their slots."""
         for value, future in zip(execution.graph.inputs, execution.inputs, strict=True):
-            _load(execution, value, future)
+            if future.placed:
+                _load(execution, value, future)
 
     def dispatched(self, unit: Unit) -> None:
         """Gives the outputs that the unit made to their futures, and lets go on what waited for it."""

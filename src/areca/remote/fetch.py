@@ -44,9 +44,9 @@ def fetch(place: Place, files: Mapping[str, Wanted], directory: Path, say: Calla
     """
     directory.mkdir(parents=True, exist_ok=True)
     missing = {name: w for name, w in files.items() if not (directory / name).is_file()}
-    need = sum(w.size for w in missing.values())
-    if not need and not missing:
+    if not missing:
         return
+    need = sum(w.size for w in missing.values())
     free = shutil.disk_usage(directory).free
     have = sum(p.stat().st_size for n in missing if (p := directory / f"{n}.part").is_file())
     if need - have > free:
@@ -68,12 +68,11 @@ def fetch(place: Place, files: Mapping[str, Wanted], directory: Path, say: Calla
                     parts = [key for key, _ in wanted.parts]
                     part = next((key for key in parts if place.of(key) in str(error)), parts[0])
                     what = f"{place} lacks {part}" + (f", a part of {name}" if part != name else "")
-                    raise ObjectDamaged(what, "restore it from a copy or write it again") from None
+                    raise ObjectDamaged(what) from None
                 if again:
                     raise ObjectDamaged(
                         f"{place.of(name)} is damaged: its bytes have not the SHA-256 {wanted.sha256[:12]} that was "
-                        "written with it",
-                        "restore it from a copy or write it again",
+                        "written with it"
                     )
 
 

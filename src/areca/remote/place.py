@@ -164,10 +164,7 @@ class Place:
     def _check_end(self, name: str, end: int | None) -> None:
         size = self._fs.info(self._at(name))["size"]
         if end is not None and size is not None and size < end:
-            raise ObjectDamaged(
-                f"{self.of(name)} is damaged: it has {size:,} bytes where {end:,} were written",
-                "restore it from a copy or write it again",
-            )
+            raise ObjectDamaged(f"{self.of(name)} is damaged: it has {size:,} bytes where {end:,} were written")
 
     def _remove(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):

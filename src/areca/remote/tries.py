@@ -123,11 +123,7 @@ def sentence(error: Exception, url: str) -> str | None:
     if any(word in kind for word in _NO_CREDENTIALS):
         hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE" if url.startswith("s3") else "log in"
         return f"there are no credentials for {url} ({brief(error)}); {hint}."
-    if isinstance(error, ValueError | NotImplementedError) or kind in (
-        "ParamValidationError",
-        "InvalidRegionError",
-        "HFValidationError",
-    ):
+    if isinstance(error, ValueError | NotImplementedError) or kind in _INVALID:
         return f"{url} can't be used ({brief(error)}); check how it is written."
     if isinstance(error, IsADirectoryError | NotADirectoryError) or getattr(error, "errno", None) == 28:
         return f"{url} can't be used ({brief(error)})."

@@ -21,8 +21,8 @@ from areca.errors import ArecaError, BusyError, LinkLost, RemoteError
 from areca.files import LOCK, take_lock, write_json
 from areca.remote.place import Place
 from areca.train.checkpoint_files import RECORD, read_record
-from areca.train.copies import FORMAT, MANIFEST, PART, RESULT, REWINDS, VERSION, read_manifest
-from areca.train.record import CHECKPOINTS, EVENTS, METRICS, RUN
+from areca.train.copies import FORMAT, MANIFEST, PART, VERSION, count_rewinds, read_manifest
+from areca.train.record import CHECKPOINTS, EVENTS, METRICS, RESULT, REWINDS, RUN
 
 STATUS, HELD = "copied.json", ".copying"
 PERIOD_SECONDS = 1.0
@@ -98,7 +98,7 @@ class Copier:
                     ) from None
                 continue
             if before == self._marks():
-                return files, before[1].count(b"spike_step"), entries[-1].step if entries else 0
+                return files, count_rewinds(before[1]), entries[-1].step if entries else 0
 
     def _marks(self) -> tuple[bytes, bytes]:
         record, rewinds = (self.run_dir / n for n in (f"{CHECKPOINTS}/{RECORD}", REWINDS))

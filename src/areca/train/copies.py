@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,14 +25,13 @@ from areca.remote.place import Place, is_url
 from areca.remote.tries import brief
 from areca.runtime import cache_directory
 from areca.train.checkpoint_files import RECORD, Entry, read_record, write_record
-from areca.train.record import CHECKPOINTS, RUN, unstarted
+from areca.train.record import CHECKPOINTS, RESULT, REWINDS, RUN, unstarted
 
 Say = Callable[[str], None]
 T = TypeVar("T")
 
 MANIFEST, FORMAT, VERSION = "copy.json", "areca run copy", 1
 PART = 8 << 20
-REWINDS, RESULT = "rewinds.json", "result.json"
 _TRIES = 5  # of a reader whose parts are removed because the copy went on
 _OLD = 3600.0  # seconds after which what was fetched of an earlier state may go
 
@@ -65,8 +64,12 @@ def progress_of(run_dir: Path) -> tuple[int, int]:
     """How far a run's files are: how often it went back from a spike, and the step of its last checkpoint."""
     rewinds, record = run_dir / REWINDS, run_dir / CHECKPOINTS / RECORD
     entries = read_record(record) if record.is_file() else ()
-    text = rewinds.read_text() if rewinds.is_file() else "[]"
-    return text.count("spike_step"), entries[-1].step if entries else 0
+    return count_rewinds(rewinds.read_bytes() if rewinds.is_file() else b""), entries[-1].step if entries else 0
+
+
+def count_rewinds(data: bytes) -> int:
+    """How many rewinds the content of rewinds.json lists, without the packages that its own room needs."""
+    return data.count(b"spike_step")
 
 
 def settle(url: str, run_dir: Path, resume: str, from_step: int | None) -> Path | None:
@@ -303,8 +306,3 @@ def _drop_old(directory: Path, prefix: str) -> None:
         with contextlib.suppress(OSError):
             if other.is_dir() and other != directory and time.time() - other.stat().st_mtime > _OLD:
                 shutil.rmtree(other, ignore_errors=True)
-
-
-def summary(files: Mapping[str, Any]) -> int:
-    """Bytes of the files of a manifest."""
-    return sum(size for f in files.values() for _, size in f["parts"])

@@ -23,6 +23,7 @@ from areca.train.checkpoint_files import RECORD
 # Where a quickstart, a ladder and a directory of runs have theirs; the first is shown.
 _RUNS_BELOW = ("verify/run.json", "runs/*/run.json", "ladder/runs/*/run.json", "*/run.json")
 RUN, METRICS, EVENTS, CHECKPOINTS = "run.json", "metrics.jsonl", "events.jsonl", "checkpoints"
+REWINDS, RESULT = "rewinds.json", "result.json"
 # Differ between two equal runs.
 TIMING_FIELDS = frozenset({"tokens_per_second", "mfu", "hfu", "seconds", "steady", "saving", "watts"})
 

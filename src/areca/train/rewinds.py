@@ -20,9 +20,8 @@ from areca.errors import CheckpointError, DataError
 from areca.files import read_json, write_json
 from areca.train.checkpoint import Checkpoints
 from areca.train.guard import Spike
+from areca.train.record import REWINDS
 from areca.train.schedules import StepPlan
-
-REWINDS = "rewinds.json"
 
 
 @dataclass(frozen=True)
