@@ -84,7 +84,7 @@ def test_what_ended_before_it_was_looked_at_is_timed_together():
     """Two clients' programs: marks where the client changes, and one time for all that are found to have ended."""
     flight, a, b = Flight(4), Share(1.0), Share(1.0)
     for share in (a, a, b, a):
-        flight.add(7, jax.block_until_ready(jnp.zeros(1)), time.perf_counter(), share, 0.5)
+        flight.add([7], jax.block_until_ready(jnp.zeros(1)), time.perf_counter(), share, 0.5)
     flight.mark()
     numbers, seconds, charges = flight.free()
     assert (numbers, charges, flight.used) == ([7] * 4, [(a, 1.0), (b, 0.5), (a, 0.5)], 0)

@@ -25,6 +25,10 @@ class Costs:
     def seen(self, numbers: list[Any], seconds: float) -> None:
         """Programs that ended within an interval in which the island was busy."""
         seconds = max(seconds, LEAST * len(numbers))
+        one, count = numbers[0], len(numbers)
+        if one in self._seconds and numbers.count(one) == count:  # as below, in less time
+            self._move(one, count, seconds / (self._seconds[one] * count))
+            return
         expected = sum(self._seconds.get(n, 0.0) for n in numbers)
         unknown = [n for n in numbers if n not in self._seconds]
         if unknown:
@@ -33,6 +37,9 @@ class Costs:
             self._times |= {n: numbers.count(n) for n in set(unknown)}
             return
         for n in set(numbers):
-            self._times[n] += numbers.count(n)
-            rate = max((self._times[n] / 2) ** -0.5, LEAST_RATE)
-            self._seconds[n] = max(self._seconds[n] * (seconds / expected) ** rate, LEAST)
+            self._move(n, numbers.count(n), seconds / expected)
+
+    def _move(self, number: Any, count: int, off: float) -> None:
+        """A program ended as often, and in `off` times what was expected."""
+        times = self._times[number] = self._times[number] + count
+        self._seconds[number] = max(self._seconds[number] * off ** max((times / 2) ** -0.5, LEAST_RATE), LEAST)

@@ -25,14 +25,14 @@ class Flight:
         self._last: Any = None  # an output of the last of them
         self._charges: list[tuple[Any, float]] = []  # for these, to whom and how much
 
-    def add(self, number: int, output: Any, at: float, share: Any = None, charged: float = 0.0) -> None:
-        """A program was enqueued, and this is one of its outputs. `share` was charged for it."""
+    def add(self, numbers: list[int], output: Any, at: float, share: Any = None, charged: float = 0.0) -> None:
+        """Programs were enqueued, and this is one of the last one's outputs. `share` was charged for them."""
         if charged >= LONG and self._charges and self._charges[-1][0] is not share:
             self.mark()  # so that what is measured is of one client
         if not self.used:
             self.freed_at = at
-        self.used += 1
-        self._since.append(number)
+        self.used += len(numbers)
+        self._since += numbers
         self._last = output
         if self._charges and self._charges[-1][0] is share:
             charged += self._charges.pop()[1]

@@ -47,7 +47,7 @@ class Stride:
 
     def settle(self, charges: Sequence[tuple[Share | None, float]], seconds: float) -> None:
         """What was charged for has taken so many seconds in all."""
-        total = sum(charged for _, charged in charges)
+        total = sum([charged for _, charged in charges])
         for share, charged in charges if total else ():
             if share is not None:
                 off = charged * (seconds / total - 1)
