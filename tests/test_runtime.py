@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 from areca import runtime
@@ -48,6 +49,35 @@ def test_a_cache_of_the_users_choice_is_kept_apart_too_and_a_parents_is_not_nest
     of_child = _compiled(2, tmp_path, JAX_COMPILATION_CACHE_DIR=of_one)[0]
     assert os.path.dirname(of_child) == str(tmp_path / "mine")
     assert of_child != of_one
+
+
+def test_a_part_of_a_compiled_program_is_put_right_and_none_is_ever_seen(tmp_path):
+    place = Path(_compiled(1, tmp_path)[0])
+    (entry,) = (e for e in place.iterdir() if "lambda" in e.name and e.name.endswith("-cache"))
+    whole = entry.read_bytes()
+    for part in (b"", whole[:100], whole[:-1]):
+        entry.write_bytes(part)
+        _compiled(1, tmp_path)
+        assert len(entry.read_bytes()) > 0.9 * len(whole)
+        assert not [e for e in place.iterdir() if e.name.endswith(".part")]
+    from jax._src import lru_cache
+
+    cache = lru_cache.LRUCache(str(tmp_path / "c"), max_size=-1)
+    value, stop, torn = bytes(1 << 22), threading.Event(), []
+
+    def read():
+        while not stop.is_set():
+            found = cache.get("k")
+            if found is not None and len(found) != len(value):
+                torn.append(len(found))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(30):
+        cache.put("k", value)
+    stop.set()
+    reader.join()
+    assert not torn
 
 
 def test_a_field_of_cpuinfo_is_the_first_cores(tmp_path):

@@ -201,7 +201,8 @@ def _use_compilation_cache(threads: int, devices: int) -> None:
     given = os.environ.get("JAX_COMPILATION_CACHE_DIR")
     directory = Path(given) if given else cache_directory() / "compiled"
     wanted = os.environ.get("JAX_ENABLE_COMPILATION_CACHE", "true").lower() not in ("0", "false")
-    if wanted and (why := unusable(directory)):
+    why = unusable(directory) if wanted else None
+    if why:
         os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # processes of this one don't say it again
         if "jax" in sys.modules:
             sys.modules["jax"].config.update("jax_enable_compilation_cache", False)
@@ -218,3 +219,36 @@ def _use_compilation_cache(threads: int, devices: int) -> None:
             os.environ[name.upper()] = str(value)
             if "jax" in sys.modules:  # it has read the environment already
                 sys.modules["jax"].config.update(name, value)
+    if wanted and not why:
+        _write_entries_whole()
+
+
+def _write_entries_whole() -> None:
+    """Has jax put a compiled program into its cache by a rename, over one that could not be read.
+
+    It writes in place (0.10.2) and leaves what is there, so a process that reads meanwhile finds a part, and a writer
+    that was killed leaves one: a warning and a compilation in each process from then on.
+    """
+    from jax._src import lru_cache
+
+    def put(cache: Any, key: str, value: bytes) -> None:
+        entry = cache.path / f"{key}{suffix}"
+        handle, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=str(cache.path))
+        try:
+            with os.fdopen(handle, "wb") as f:
+                f.write(value)
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, str(entry))
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+    in_place, suffix = lru_cache.LRUCache.put, lru_cache._CACHE_SUFFIX
+
+    def put_whole(self: Any, key: str, value: bytes) -> None:
+        """In place where it is not a plain directory of this machine: jax then has a lock, or the store is atomic."""
+        plain = not self.eviction_enabled and "://" not in str(self.path)
+        (put if plain else in_place)(self, key, value)
+
+    if in_place.__module__ == lru_cache.__name__:  # not ours already
+        lru_cache.LRUCache.put = put_whole
