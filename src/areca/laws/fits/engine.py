@@ -24,6 +24,10 @@ from areca.laws.forms import Form, Predict, on_the_cpu_in_float64
 
 CHUNK = 64  # problems a call of the program: a size at which its arrays stay in a core's cache
 LEAST_ROWS = 16  # rows are padded to this or a power of two times it, so that tables of like size share a program
+IN_FULL = {  # a fit's program runs for long, so it is compiled like this also where XLA_FLAGS spares the compiler
+    "xla_backend_optimization_level": 3,
+    "xla_llvm_disable_expensive_passes": False,
+}
 ITERATIONS = 400  # a few of a thousand samples creep along a valley that their rows leave flat
 TOLERANCE = 1e-7
 MAX_CHANGE = 0.5  # root mean square, of the predicted responses in an iteration
@@ -331,7 +335,7 @@ def _program(
         last = jax.lax.while_loop(lambda state: unfinished(state) & (state["taken"] < most), iterate, state)
         return last, unfinished(last)
 
-    return jax.jit(jax.vmap(one, in_axes=(0,) * 6 + (None,) * 3))
+    return jax.jit(jax.vmap(one, in_axes=(0,) * 6 + (None,) * 3), compiler_options=IN_FULL)
 
 
 __all__ = ["CHUNK", "Rows", "Solutions", "bounds", "evaluate", "huber", "jacobian", "prepare", "response", "solve"]
