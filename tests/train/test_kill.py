@@ -15,7 +15,7 @@ from areca.train.checkpoint import Checkpoints
 from areca.train.record import read_metrics
 
 KILL = Path(__file__).resolve().parents[2] / "benchmarks" / "kill.py"
-STEPS, EVERY = 300, 20
+STEPS, EVERY = 200, 20
 
 
 def _load(path: Path):
