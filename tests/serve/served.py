@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from areca.pathways.processes import without_devices
+
 
 @dataclass
 class Server:
@@ -43,7 +45,7 @@ def start(run: Path, *options: str) -> Server:
         [sys.executable, "-m", "areca", "serve", str(run), "--port", "0", *options],
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "XLA_FLAGS": "", "ARECA_REGION": "taiwan"},
+        env={**os.environ, "XLA_FLAGS": without_devices(os.environ["XLA_FLAGS"]), "ARECA_REGION": "taiwan"},
     )
     assert process.stderr is not None
     said = []
