@@ -132,7 +132,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from areca.track.follow import Follower
-from test_trackers import rewound
+from test_track_adapters import rewound
 run, name = Path(sys.argv[1]), sys.argv[3]
 with Follower(run, name, "palms") as follower:
     follower.poll()
