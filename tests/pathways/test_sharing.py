@@ -11,6 +11,7 @@ import pytest
 from areca.errors import ConfigError
 from areca.pathways.controller import Controller
 from areca.pathways.costs import Costs
+from areca.pathways.dispatch import Dispatch
 from areca.pathways.flight import Flight
 from areca.pathways.island import split_devices
 from areca.pathways.program import Program
@@ -28,7 +29,7 @@ def test_clients_share_by_weight(weights, monkeypatch):
 
     The programs are one, so they cost the same, whatever was measured while others had the processors.
     """
-    monkeypatch.setattr(Controller, "_seen", lambda *_: None)
+    monkeypatch.setattr(Dispatch, "seen", lambda *_: None)
     timeline, go = Timeline(), threading.Event()
     islands = split_devices(1)
     with Controller(islands, timeline=timeline) as controller:

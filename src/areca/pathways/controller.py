@@ -6,7 +6,6 @@ Run-ahead is bounded by `window` programs an island, since XLA hangs when more t
 CPUs. A gang is enqueued on all of its islands together, or on none. Clients share islands by weight, in measured time.
 """
 
-import itertools
 import queue
 import threading
 import time
@@ -17,10 +16,9 @@ import jax
 from jax.tree_util import tree_flatten, tree_unflatten
 
 from areca.errors import ConfigError, IslandError
-from areca.pathways.agent import Bad
 from areca.pathways.client import Client
-from areca.pathways.costs import Costs
 from areca.pathways.dataflow import Dataflow, Execution, Failed, Unit
+from areca.pathways.dispatch import Dispatch
 from areca.pathways.flight import Flight, settled
 from areca.pathways.future import Future, failure, wait_for
 from areca.pathways.graph import Graph, Host, Segment, Step
@@ -28,7 +26,6 @@ from areca.pathways.island import Island
 from areca.pathways.pool import Pool
 from areca.pathways.program import Program, shapes
 from areca.pathways.remote import Handle, unregister
-from areca.pathways.stride import Stride
 from areca.pathways.timeline import Timeline
 from areca.pathways.watch import Watch
 
@@ -57,10 +54,9 @@ class Controller:
             raise ConfigError(f"window is {window}; from 1 to 32 programs may be in flight on an island.")
         self.islands, self.window, self.deadline, self.timeline = list(islands), window, deadline, timeline
         self.inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self.costs = Costs()
-        self._sequence = itertools.count()
-        self._flights = {island: Flight(max(1, window // 2)) for island in self.islands}
-        self._stride, self._clients, self._flow = Stride(), list[Client](), Dataflow(self._ready)
+        self._dispatch = Dispatch(self.islands, max(1, window // 2))
+        self._flights, self._stride = self._dispatch.flights, self._dispatch.stride
+        self._clients, self._flow = list[Client](), Dataflow(self._ready)
         self._hosts = Pool(host_threads, "areca-host")
         self._watchers = {i: Pool(1, f"areca-{i.name}") for i in self.islands}
         self._open = set[Client]()  # clients that were opened and not heard to close
@@ -163,7 +159,7 @@ class Controller:
             self._flights[what].watched = False
         elif kind == "ran":
             sent, seconds = what
-            self._seen([s.cost for s in sent], seconds, [s.charge for s in sent])
+            self._dispatch.seen([s.cost for s in sent], seconds, [s.charge for s in sent])
         elif kind == "lost":
             if what in self.islands:
                 self.islands.remove(what)
@@ -200,9 +196,7 @@ class Controller:
                 break
             self._free_first(self.islands[0])
         self._flow.load(execution)
-        cost = self.costs.of(step.number)
-        execution.failed = not self._enqueue(execution, step, cost)
-        self._stride.charge(client.share, cost, step.islands)
+        self._dispatch.step(execution, step)
         self._flow.place(execution)
         return True
 
@@ -244,7 +238,7 @@ class Controller:
             if flight.used >= self.window:
                 if not flight.first_is_computed:
                     return False
-                self._seen(*flight.free())
+                self._dispatch.seen(*flight.free())
         return True
 
     def _advance(self, unit: Unit) -> None:
@@ -252,7 +246,9 @@ class Controller:
         execution, client, node = unit.execution, unit.execution.client, unit.node
         assert isinstance(node, Segment)
         if execution.graph.remote:
-            self._send(unit)
+            self._dispatch.send(unit)
+            client.ready.popleft()
+            self._flow.dispatched(unit)
             return
         steps = node.steps
         only = self._flights[self.islands[0]] if len(self.islands) == 1 else None
@@ -263,13 +259,10 @@ class Controller:
                 ahead = max(1, self.window - used)
             upto = min(unit.at + ahead, len(steps))
             if only and ahead > 1 and execution.recording is None and not execution.failed:
-                upto = self._enqueue_run(execution, steps, unit.at, upto)
+                upto = self._dispatch.run(execution, steps, unit.at, upto, self.islands[0])
             else:
                 for step in steps[unit.at : upto]:
-                    cost = self.costs.of(step.number)
-                    if not (execution.failed and _spoilt(execution.slots, step)):
-                        execution.failed |= not self._enqueue(execution, step, cost)
-                    self._stride.charge(client.share, cost * len(step.parts), step.islands)
+                    self._dispatch.step(execution, step)
             unit.at = upto
             if upto == len(steps):
                 client.ready.popleft()
@@ -282,95 +275,6 @@ class Controller:
                     return
             elif only.used >= self.window:
                 self._free_first(self.islands[0])  # as `_wait` would, at the end of a longer way
-
-    def _send(self, unit: Unit) -> None:
-        """Sends a segment to all of its islands, one message each, or fails it on all."""
-        execution, client, segment = unit.execution, unit.execution.client, unit.node
-        assert isinstance(segment, Segment)
-        slots, started, recording = execution.slots, time.perf_counter(), execution.recording
-        cost = self.costs.of(segment.cost)
-        lost = next((i.error for i in segment.islands if i.error is not None), None)  # type: ignore[attr-defined]
-        if lost is not None:
-            execution.failed = True
-            for _, slot in segment.kept:
-                slots[slot] = Failed(lost)
-        else:
-            sent, first = {}, -1
-            if recording is not None:
-                numbers = [next(self._sequence) for _ in segment.steps]
-                first = numbers[0]
-            for island in segment.islands:
-                bound = {slot: _key(slots[slot]) for slot in segment.bound[island]}
-                which = execution.number, execution.graph.number, segment.number, segment.cost
-                sent[island] = island.run(*which, bound, first, recording and recording.timeline)  # type: ignore[attr-defined]
-                sent[island].charge = client.share, cost
-            for island, slot in segment.kept:
-                slots[slot] = Handle(island, (execution.number, slot), sent[island])  # type: ignore[arg-type]
-            self._stride.charge(client.share, cost * len(segment.islands), segment.islands)
-            if recording is not None:
-                ended = time.perf_counter()
-                for step, number in zip(segment.steps, numbers, strict=True):
-                    recording.dispatched(step, number, started, ended, slots)
-        client.ready.popleft()
-        self._flow.dispatched(unit)
-
-    def _seen(self, numbers: list[Any], seconds: float, charges: list[tuple[Any, float]]) -> None:
-        """What an island did within a time in which it was busy."""
-        self.costs.seen(numbers, seconds)
-        self._stride.settle(charges, seconds)
-
-    def _enqueue(self, execution: Execution, step: Step, cost: float) -> bool:
-        """Enqueues a step, with operands in the slots, on all of its islands, or fails it on all. Whether it went well.
-
-        The stack is kept shallow here: JAX walks it for each array it makes.
-        """
-        slots, recording, share = execution.slots, execution.recording, execution.client.share
-        started = time.perf_counter()
-        try:
-            for part in step.parts:
-                ins = part.ins
-                outs = part.call(*slots[ins[0]]) if len(ins) == 1 else part.call(*[a for i in ins for a in slots[i]])
-                for slot, first, last in part.outs:
-                    slots[slot] = outs[first:last]
-                for slot in part.forget:
-                    slots[slot] = None
-                self._flights[part.island].add([step.number], outs[0], started, share, cost)
-        except Exception as error:
-            where = " and ".join(i.name for i in step.islands)
-            _fail(slots, step, Failed(failure(step.name, where, error)))
-            return False
-        if recording is not None:
-            recording.dispatched(step, next(self._sequence), started, time.perf_counter(), slots)
-        return True
-
-    def _enqueue_run(self, execution: Execution, steps: Sequence[Step], first: int, upto: int) -> int:
-        """Enqueues steps of one part each on the only island, and returns where it stopped: after one that failed.
-
-        What is kept of them is written down once for all: it is as much for one program as for eight, and among the
-        threads that compute it takes several times what it takes alone.
-        """
-        slots, share, flight = execution.slots, execution.client.share, self._flights[self.islands[0]]
-        upto = min(upto, first + flight.each)
-        started, at, outs = time.perf_counter(), first, None
-        try:
-            while at < upto:
-                part = steps[at].parts[0]
-                ins = part.ins
-                outs = part.call(*slots[ins[0]]) if len(ins) == 1 else part.call(*[a for i in ins for a in slots[i]])
-                for slot, begin, end in part.outs:
-                    slots[slot] = outs[begin:end]
-                for slot in part.forget:
-                    slots[slot] = None
-                at += 1
-        except Exception as error:
-            _fail(slots, steps[at], Failed(failure(steps[at].name, self.islands[0].name, error)))
-            execution.failed = True
-        numbers = [step.number for step in steps[first:at]]
-        cost = sum(map(self.costs.of, numbers))
-        if outs is not None:
-            flight.add(numbers, outs[0], started, share, cost)
-        self._stride.charge(share, cost, self.islands)
-        return at + execution.failed
 
     def _host(self, unit: Unit, node: Host) -> None:
         """In a thread of the pool: computes a host function."""
@@ -423,7 +327,7 @@ class Controller:
         flight = self._flights[island]
         flight.mark()
         settled(flight.marks[0][0])
-        self._seen(*flight.free())
+        self._dispatch.seen(*flight.free())
 
     def _watch(self, island: Island, array: Any) -> None:
         settled(array)
@@ -435,7 +339,7 @@ class Controller:
             flight.mark()
             while flight.marks:
                 settled(flight.marks[0][0])
-                self._seen(*flight.free())
+                self._dispatch.seen(*flight.free())
         for island in self.islands:
             if island.remote:
                 island.settle()  # type: ignore[attr-defined]
@@ -446,30 +350,9 @@ class Controller:
         return f"{' and '.join(names) or 'a host function'} {have} not answered for {self.deadline:g} s"
 
 
-def _key(value: Any) -> Any:
-    """What an island of another process is told of a slot: a handle's key, or why there is no value."""
-    if type(value) is Failed:
-        return Bad(str(value.error), isinstance(value.error, IslandError))
-    return value.key
-
-
 def _next(unit: Unit) -> Step:
     assert isinstance(unit.node, Segment)
     return unit.node.steps[unit.at]
-
-
-def _spoilt(slots: list[Any], step: Step) -> bool:
-    """Whether an operand of a step has failed; its outputs fail with it."""
-    bad = next((s for p in step.parts for i in p.ins if type(s := slots[i]) is Failed), None)
-    if bad is not None:
-        _fail(slots, step, bad)
-    return bad is not None
-
-
-def _fail(slots: list[Any], step: Step, bad: Failed) -> None:
-    for part in step.parts:
-        for slot, _, _ in part.outs:
-            slots[slot] = bad
 
 
 def _checked(node: Host, made: Any) -> Any:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from areca import runtime
 from areca.config import RunConfig
@@ -35,7 +35,7 @@ from areca.train.identity import (
 )
 from areca.train.models import first_state
 from areca.train.profiling import Profiling
-from areca.train.progress import Listener, Progress, Say
+from areca.train.progress import Listener, Say
 from areca.train.record import RunRecord, read_evaluations, read_events, read_metrics
 from areca.train.result import result_of
 from areca.train.saves import Saves, state_bytes
@@ -45,6 +45,7 @@ from areca.train.tracing import Tracing
 if TYPE_CHECKING:
     from areca.footprint.meter import Meter
     from areca.model.layout import Layout
+    from areca.train.lines import Taken
 
 RUN_AHEAD = 8  # steps enqueued before their metrics are read (more than 32 with a collective hang XLA on the CPU)
 
@@ -55,16 +56,6 @@ class Spiked(Exception):
     def __init__(self, spike: guard.Spike) -> None:
         super().__init__()
         self.spike = spike
-
-
-class Taken(NamedTuple):
-    """A step whose metrics were read; several runs in one program have a rate and a row of metrics each."""
-
-    plan: schedules.StepPlan
-    rate: Any
-    metrics: Any
-    seconds: float
-    saving: int | None  # the save whose files were being written meanwhile
 
 
 class Run:
@@ -92,8 +83,6 @@ class Run:
         self.pending: collections.deque[tuple[schedules.StepPlan, float, Any]] = collections.deque()
         self.compile_seconds = 0.0
         self.seconds = 0.0
-        self.smooth: float | None = None  # seconds a token, for progress
-        self.here = 0, 0.0  # steps and their seconds, of this process
         self.last_save: float | None = None
         self.steady = False  # whether the next step to be read follows another without a save or an evaluation between
         self.step = 0
@@ -121,6 +110,8 @@ class Run:
 
     def begin(self, from_step: int | None, say: Say) -> None:
         """Compiles, then makes the first state or restores one, and brings the record to that step."""
+        from areca.train.lines import Pace
+
         if from_step is not None:
             self.checkpoints.verify(from_step)  # before anything is dropped
             (self.run_dir / "result.json").unlink(missing_ok=True)
@@ -138,7 +129,7 @@ class Run:
             self.record.write_run_json(self.identity)
         self.compile_seconds = time.perf_counter() - started
         past, rows = read_events(self.run_dir), read_metrics(self.run_dir)
-        self.saves, self.state_bytes = Saves(rows, past), state_bytes(self.abstract)
+        self.saves, self.state_bytes, self.pace = Saves(rows, past), state_bytes(self.abstract), Pace()
         self.sessions = sessions_of(past)
         abandoned = sum(e["seconds"] for e in past if e["event"] == "rewind")
         self.seconds = sum(row["seconds"] for row in rows) + abandoned
@@ -361,68 +352,32 @@ class Run:
         """Waits for the oldest step in flight, checks it and logs it."""
         import numpy as np
 
+        from areca.train.lines import Taken
+
         p, rate, metrics = self.pending[0]
         metrics = np.asarray(metrics)
         self.pending.popleft()
         now = time.perf_counter()
         saving = self._writing(self.last_read)
         seconds, self.last_read = now - self.last_read, now
-        self._log(Taken(p, rate, metrics, seconds, saving), listener)
+        self._log(Taken(p, rate, metrics, seconds, saving, self.steady), listener)
 
-    def _log(self, taken: Taken, listener: Listener | None) -> None:
+    def _log(self, taken: "Taken", listener: Listener | None) -> None:
         """Writes a step's line, judges it and tells the listener."""
-        from areca.train.noise import ESTIMATES
-        from areca.train.step import METRICS
+        from areca.train.lines import line_of
 
-        p, rate, metrics, seconds, saving = taken
-        names = METRICS + ESTIMATES if self.config.noise_parts else METRICS
-        values: dict[str, float] = dict(zip(names, map(float, metrics), strict=True))
-        scale = {"noise_scale": self.noise.observe(values)} if self.config.noise_parts else {}
-        self.seconds += seconds
-        self.here = self.here[0] + 1, self.here[1] + seconds
-        speed = p.batch * self.config.data.context / seconds
-        mfu = self.machine.mfu(self.config, speed)
-        row = {
-            "step": p.step,
-            "tokens": p.tokens,
-            **values,
-            **scale,
-            "learning_rate": rate,
-            "batch": p.batch,
-            "tokens_per_second": speed,
-            "mfu": mfu,
-            "hfu": self.machine.hfu(self.config, speed),
-            "seconds": seconds,
-            "steady": self.steady,
-            "saving": saving,
-            "watts": self.meter.watts if self.meter else None,
-        }
+        line = line_of(self.config, self.machine, self.noise, taken, self.meter.watts if self.meter else None)
+        self.seconds += taken.seconds
         self.steady = True
-        self.saves.step(row)
-        self.record.append_metrics(row)
-        if self.companions is not None:
-            self.companions.look()
-        if self.copying is not None:
-            self.copying.look()
-        self._judge(row)
-        # Several steps may be read at once, so what a person sees is a running mean; the lines keep each step's own.
-        slow = 1.0 / speed
-        self.smooth = slow if self.smooth is None else 0.95 * self.smooth + 0.05 * slow
+        self.saves.step(line)
+        self.record.append_metrics(line)
+        for follower in (self.companions, self.copying):
+            if follower is not None:
+                follower.look()
+        self._judge(line)
+        self.pace.step(line)
         if listener:
-            left = len(self.plan) - p.step
-            listener(
-                Progress(
-                    run=self.run_dir.name,
-                    step=p.step,
-                    steps=len(self.plan),
-                    tokens=p.tokens,
-                    total_tokens=self.plan[-1].tokens,
-                    loss=values["loss"],
-                    tokens_per_second=1.0 / self.smooth,
-                    mfu=self.machine.mfu(self.config, 1.0 / self.smooth),
-                    seconds_left=left * self.here[1] / self.here[0],
-                )
-            )
+            listener(self.pace.progress(self.run_dir.name, self.config, self.machine, self.plan, line))
 
     def _used(self) -> dict[str, Any] | None:
         """What the meter has read in this session, for events.jsonl."""

@@ -32,11 +32,12 @@ from areca.train.checkpoint import Checkpoints
 from areca.train.identity import check, diverged_before, identify, look, with_documents
 from areca.train.progress import Listener, Say
 from areca.train.record import RunRecord
-from areca.train.run import Run, Taken, enough_memory
+from areca.train.run import Run, enough_memory
 from areca.train.signals import stop_requests
 
 if TYPE_CHECKING:
     from areca.model.layout import Layout
+    from areca.train.lines import Taken
 
 MAY_DIFFER = ("seed", "data.seed", "optimizer.learning_rate")
 
@@ -243,11 +244,10 @@ class _Group(Run):
     def _rate(self, p: schedules.StepPlan) -> list[float]:
         return [one._rate(p) for one in self.places]
 
-    def _log(self, taken: Taken, listener: Listener | None) -> None:
+    def _log(self, taken: "Taken", listener: Listener | None) -> None:
         share = taken.seconds / len(self.members)
         for one, rate, metrics in zip(self.places, taken.rate, taken.metrics, strict=True):
             if one.lost is None:
-                one.steady = self.steady
                 try:
                     one._log(taken._replace(rate=rate, metrics=metrics, seconds=share), listener)
                 except Diverged as error:
