@@ -17,7 +17,9 @@ from areca.config import IslandsConfig, ParallelConfig
 from areca.errors import ConfigError, TrainingError
 from areca.pathways import fleet, processes, rays
 from areca.train import islands_run
+from areca.train.evaluate import Evaluator
 from areca.train.islands import OverIslands, check, setting_of
+from areca.train.islands_evaluate import OnIslands
 from areca.train.loop import train
 from areca.train.record import read_events, read_metrics
 from tiny import tiny_config
@@ -56,6 +58,7 @@ def test_two_islands_have_one_digest_wherever_they_are(one, tiny_store, tmp_path
     islands = IslandsConfig(2, 2, on=on, digest_every=10, chunk_mb=0.01, flows=2)
     two = train(meshes(tiny_store, islands), tmp_path / "two")
     assert two["parameters_sha256"] == result["parameters_sha256"]
+    assert (two["loss"], two["loss_by_corpus"]) == (result["loss"], result["loss_by_corpus"])
     assert numbers(tmp_path / "two") == numbers(place)
 
 
@@ -111,6 +114,32 @@ def test_a_run_that_loses_an_island_goes_on_unchanged_and_takes_it_back(long_run
     assert events[0]["left"] == ["island 0"]
     assert 0 <= events[0]["discarded"] <= 9
     assert len(events[1]["digest"]) == 16
+
+
+@pytest.mark.slow
+def test_islands_evaluate_in_turns_and_one_that_is_lost_meanwhile_is_done_without(
+    long_run, islands, monkeypatch, tmp_path
+):
+    config, _, result = long_run
+    monkeypatch.setattr(Evaluator, "_compile", None)  # that would be in this process
+    used, each = [], OnIslands._each
+
+    def disturbed(self, params, batches):
+        for n, sums in enumerate(each(self, params, batches)):
+            if n == 1 == len(used):
+                os.kill(islands()[1].channels[0].process.pid, signal.SIGKILL)
+                until = time.monotonic() + 30
+                while islands()[1].error is None and time.monotonic() < until:
+                    time.sleep(0.01)
+            used.append([i.name for i in self._living(params)])
+            yield sums
+
+    monkeypatch.setattr(OnIslands, "_each", disturbed)
+    done = train(replace(config, islands=replace(TWO, restart=False)), tmp_path / "run")
+    assert used[0] == ["island 0", "island 1"]
+    assert used[-1] == ["island 0"]
+    assert (done["loss"], done["loss_by_corpus"]) == (result["loss"], result["loss_by_corpus"])
+    assert done["parameters_sha256"] == result["parameters_sha256"]
 
 
 @pytest.mark.slow

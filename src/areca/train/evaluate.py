@@ -1,6 +1,6 @@
 """Held-out loss, weighted by tokens: the same tokens and the same number whatever the training batch."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -40,22 +40,21 @@ class Evaluator:
             for c in store.corpora
         }
 
-        def losses(params: decoder.Decoder, tokens_BS: Array) -> Array:
-            return decoder.losses(config.model, params, tokens_BS, layout)
-
-        if mesh is not None:
-            losses = layout.on_mesh(losses, mesh, (layout.specs(params), P(DATA)), P(DATA))
-
-        def sums(params: decoder.Decoder, tokens_BS: Array, weight_BT: Array) -> Array:
-            loss_BT = losses(params, tokens_BS)
-            return jnp.stack([jnp.sum(loss_BT * weight_BT), jnp.sum(weight_BT)])
-
         batch, context = config.evaluation.batch, config.data.context
         tokens = jax.ShapeDtypeStruct((batch, context + 1), jnp.int32)
         weight = jax.ShapeDtypeStruct((batch, context), jnp.float32)
-        self._sums = jax.jit(sums).lower(params, tokens, weight).compile()
+        self._sums = self._compile(params, tokens, weight, layout, mesh)
 
-    def __call__(self, params: decoder.Decoder) -> dict[str, Any]:
+    def _compile(self, params: Any, tokens: Any, weight: Any, layout: Layout, mesh: Mesh | None) -> Any:
+        """What sums the losses of a batch, compiled for arguments of these shapes."""
+        return jax.jit(sums_of(self.config, params, layout, mesh)).lower(params, tokens, weight).compile()
+
+    def _each(self, params: Any, batches: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterator[Any]:
+        """The sums of each batch, in order."""
+        for tokens, weight in batches:
+            yield self._sums(params, tokens, weight)
+
+    def __call__(self, params: Any) -> dict[str, Any]:
         """`{"loss", "by_corpus", "tokens"}`: nats a token, over all and over each corpus.
 
         Over all means: of every held-out token alike, or with a mixture, each corpus' mean by its share, so that the
@@ -65,8 +64,8 @@ class Evaluator:
         for name in self.corpora:
             total = np.zeros(2)
             context, batch = self.config.data.context, self.config.evaluation.batch
-            for tokens, weight in heldout(self.store, context, batch, self.limits[name], corpus=name):
-                total += np.asarray(self._sums(params, tokens, weight), np.float64)
+            for sums in self._each(params, heldout(self.store, context, batch, self.limits[name], corpus=name)):
+                total += np.asarray(sums, np.float64)
             totals[name] = total
         loss_sum, tokens = np.sum(list(totals.values()), axis=0)
         by_corpus = {name: float(t[0] / t[1]) for name, t in totals.items()}
@@ -75,3 +74,19 @@ class Evaluator:
             shares = {name: share for name, share in self.mixture.items() if name in by_corpus}
             loss = sum(share * by_corpus[name] for name, share in shares.items()) / sum(shares.values())
         return {"loss": loss, "by_corpus": by_corpus, "tokens": int(tokens)}
+
+
+def sums_of(config: RunConfig, params: Any, layout: Layout, mesh: Any) -> Callable[[Any, Array, Array], Array]:
+    """sums(params, tokens_BS, weight_BT) -> [2]: the weighted sum of the tokens' losses (nats), and of the weights."""
+
+    def losses(params: decoder.Decoder, tokens_BS: Array) -> Array:
+        return decoder.losses(config.model, params, tokens_BS, layout)
+
+    if mesh is not None:
+        losses = layout.on_mesh(losses, mesh, (layout.specs(params), P(DATA)), P(DATA))
+
+    def sums(params: decoder.Decoder, tokens_BS: Array, weight_BT: Array) -> Array:
+        loss_BT = losses(params, tokens_BS)
+        return jnp.stack([jnp.sum(loss_BT * weight_BT), jnp.sum(weight_BT)])
+
+    return sums

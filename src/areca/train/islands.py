@@ -203,6 +203,7 @@ class OverIslands:
         self.made: dict[int, _Programs | _Whole] = {}  # by the sequences of a shard
         self.of_parts: dict[Any, Program] = {}  # what rounds and sums parts of a gradient, for all sizes of a batch
         self.digest = Program("digest", digest, [params], specs=[lies[0]])
+        self.beside: list[Program] = []  # programs that read the state between steps
 
     @property
     def owners(self) -> list[Island]:
@@ -275,7 +276,12 @@ class OverIslands:
 
     def programs(self) -> list[Program]:
         """All that were made."""
-        return [self.digest, *self.of_parts.values(), *(p for m in self.made.values() for p in m.programs())]
+        return [
+            self.digest,
+            *self.beside,
+            *self.of_parts.values(),
+            *(p for m in self.made.values() for p in m.programs()),
+        ]
 
     def again(self, lost: Any) -> Returning:
         """Starts a lost island anew; its programs are compiled before it joins."""

@@ -15,7 +15,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 from areca.errors import IslandError, TrainingError
 from areca.model.layout import Layout
 from areca.pathways.fleet import TRIES, Returning
+from areca.train.evaluate import Evaluator
 from areca.train.islands import OverIslands
+from areca.train.islands_evaluate import OnIslands
 from areca.train.progress import Say
 from areca.train.run import Run
 from areca.train.tenant import SAVING, Tenant
@@ -56,6 +58,16 @@ class IslandsRun(Run):
             return params
         lies = NamedSharding(island.mesh, PartitionSpec())
         return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=lies), params)
+
+    def _evaluator(self, layout: Layout, mesh: Any) -> Evaluator:
+        """Islands of other processes evaluate, which have the parameters and the devices."""
+        assert self.over is not None
+        if self.over.islands[0].remote:
+            return OnIslands(self.config, self.store, self.over, self.batches.order.mixture)
+        return super()._evaluator(layout, mesh)
+
+    def _parameters(self) -> Any:
+        return self.state.futures[0] if isinstance(self.evaluate, OnIslands) else super()._parameters()
 
     def _place(self, state: Any) -> Any:
         assert self.over is not None

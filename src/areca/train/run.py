@@ -45,6 +45,7 @@ from areca.train.tracing import Tracing
 if TYPE_CHECKING:
     from areca.footprint.meter import Meter
     from areca.model.layout import Layout
+    from areca.train.evaluate import Evaluator
     from areca.train.lines import Taken
 
 RUN_AHEAD = 8  # steps enqueued before their metrics are read (more than 32 with a collective hang XLA on the CPU)
@@ -145,7 +146,6 @@ class Run:
     def _compile(self) -> float:
         """Measures the machine and makes the programs; returns when the programs were begun."""
         from areca.train import efficiency, step
-        from areca.train.evaluate import Evaluator
 
         c = self.config
         topology, devices, cores = self._hardware()
@@ -158,7 +158,7 @@ class Run:
         self.abstract = step.abstract_state(c.model, c.optimizer, layout, mesh)
         self.programs = {b: self._program(b, layout, mesh) for b in sorted({p.batch for p in self.plan})}
         self.init_state = lambda: first_state(c, self.identity.get("start"), self.abstract, layout, mesh)
-        self.evaluate = Evaluator(c, self.store, self._evaluated(), self.batches.order.mixture, layout, mesh)
+        self.evaluate = self._evaluator(layout, mesh)
         return started
 
     def _hardware(self) -> tuple[dict[str, Any], int, int]:
@@ -178,6 +178,16 @@ class Run:
     def _evaluated(self) -> Any:
         """The shapes of parameters as they are evaluated, and where they lie then."""
         return self.abstract.params
+
+    def _evaluator(self, layout: "Layout", mesh: Any) -> "Evaluator":
+        """What gives the held-out loss of `_parameters`, compiled."""
+        from areca.train.evaluate import Evaluator
+
+        return Evaluator(self.config, self.store, self._evaluated(), self.batches.order.mixture, layout, mesh)
+
+    def _parameters(self) -> Any:
+        """The parameters, to evaluate."""
+        return self._local().params
 
     def _place(self, state: Any) -> Any:
         """A state that was made or restored, where the steps take it."""
@@ -437,7 +447,7 @@ class Run:
 
     def _evaluate(self, step: int) -> dict[str, Any]:
         with Watch(*self._hardware()) as watch:
-            held_out = self.evaluate(self._local().params)
+            held_out = self.evaluate(self._parameters())
         self.record.append_event("evaluate", step=step, tokens=self.plan[step - 1].tokens, energy=self._used(), **{
             k: v for k, v in held_out.items() if k != "tokens"})  # fmt: skip
         held_out["footprint"] = per_1000_tokens(watch.footprint(here()), held_out["tokens"])
