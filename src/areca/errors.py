@@ -91,6 +91,11 @@ class Interrupted(ArecaError):
     exit_code = 130
 
 
+def install(extra: str) -> str:
+    """The command that brings an extra. Areca is on no index yet, so it is given where its clone is."""
+    return f"`pip install -e '.[{extra}]'` in Areca's directory"
+
+
 def closest(word: str, known: Iterable[str]) -> str:
     """The clause `" (did you mean 'train'?)"` to append to a message, or nothing if no known word is close."""
     match = difflib.get_close_matches(word, list(known), n=1)

@@ -223,8 +223,17 @@ def read_json(path: Path | str) -> Any:
         raise DataError(f"{path} is a directory where a JSON file was expected.") from None
     except UnicodeDecodeError:
         raise DataError(f"{path} is not text in UTF-8, so it is not JSON; restore it or remove it.") from None
-    except (ValueError, RecursionError) as error:  # also for a number of thousands of digits
-        raise DataError(f"{path} is not valid JSON ({error}); restore it or remove it.") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not valid JSON ({not_json(error)}); restore it or remove it.") from None
+
+
+def not_json(error: Exception) -> str:
+    """Why text is no JSON, without the advice to programmers that Python gives beside some reasons."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if "set_int_max_str_digits" in str(error):
+        return "it has a whole number of more than 4,300 digits"
+    return str(error)
 
 
 def json_kind(value: Any) -> str | None:
@@ -275,8 +284,8 @@ def read_jsonl(path: Path | str) -> Iterator[Any]:
                     return
                 try:
                     yield json.loads(line)
-                except (json.JSONDecodeError, UnicodeDecodeError) as error:
-                    raise DataError(f"{path} line {number} is not valid JSON ({error}).") from None
+                except (ValueError, RecursionError) as error:
+                    raise DataError(f"{path} line {number} is not valid JSON ({not_json(error)}).") from None
     except FileNotFoundError:
         raise DataError(f"{path} does not exist.") from None
 

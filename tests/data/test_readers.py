@@ -128,6 +128,14 @@ def test_invalid_utf8_in_rows_is_refused_by_place_or_kept(tmp_path):
         ("a.jsonl.gz", b"plain", "can't be decompressed"),
         ("a.jsonl.gz", gzip.compress(jsonl(TEXTS * 50))[:-20], "can't be decompressed"),
         ("a.jsonl.zst", b"plain text here", "can't be decompressed"),
+        ("a.txt.zst", zstandard.compress(b"some text\n" * 9999)[:-1], "can't be decompressed .*ends within a frame"),
+        (
+            "a.txt.zst",
+            zstandard.compress(b"one frame") + zstandard.compress(b"and half of another")[:9],
+            "within a frame",
+        ),
+        ("a.txt.zst", zstandard.compress(b"one frame") + b"more", "can't be decompressed"),
+        ("a.jsonl", b'{"text": "x", "n": ' + b"9" * 5000 + b"}\n", "line 1 is not valid JSON .*more than 4,300 digits"),
         ("a.parquet", b"PAR1 not really", "can't be read as Parquet"),
         ("a.txt", b"\x7fELF\0\0", "binary"),
     ],
@@ -138,6 +146,51 @@ def test_a_damaged_file_is_one_sentence_that_names_it(tmp_path, name, content, m
         read(tmp_path / name)
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7, 0.999])
+def test_a_zst_file_cut_anywhere_is_never_taken_for_the_whole(tmp_path, share):
+    """One cut on a line's end, too, as the text before it is whole lines."""
+    texts = [f"{i} {'ab' * (i % 97)}" for i in range(20_000)]
+    whole = zstandard.ZstdCompressor(write_checksum=True).compress(jsonl(texts))
+    (tmp_path / "a.jsonl.zst").write_bytes(whole)
+    assert read(tmp_path / "a.jsonl.zst") == texts
+    (tmp_path / "a.jsonl.zst").write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(DataError, match=r"a\.jsonl\.zst (can't be decompressed|line \d+ is not valid JSON)"):
+        read(tmp_path / "a.jsonl.zst")
+    lines = jsonl(texts[:5000])
+    cut = zstandard.ZstdCompressor().compressobj()
+    (tmp_path / "a.jsonl.zst").write_bytes(cut.compress(lines) + cut.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
+    with pytest.raises(DataError, match="ends within a frame"):
+        read(tmp_path / "a.jsonl.zst")
+
+
+def test_frames_that_hold_nothing_are_passed_over(tmp_path):
+    skipped = b"\x50\x2a\x4d\x18" + (3).to_bytes(4, "little") + b"abc"
+    frames = [skipped, zstandard.compress(b"one "), zstandard.compress(b""), skipped, zstandard.compress(b"two")]
+    (tmp_path / "a.txt.zst").write_bytes(b"".join(frames))
+    assert read(tmp_path / "a.txt.zst") == ["one two"]
+
+
+def test_a_byte_order_mark_before_json_lines_is_no_part_of_them(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + jsonl(TEXTS))
+    assert read(tmp_path / "a.jsonl") == TEXTS
+
+
+def test_a_damaged_page_of_a_parquet_file_is_one_sentence(tmp_path):
+    texts = [f"{i} {'ab' * (i % 97)}" for i in range(20_000)]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", compression="snappy", use_dictionary=False)
+    data = bytearray((tmp_path / "a.parquet").read_bytes())
+    refused = 0
+    for place in range(1000, len(data) // 2, len(data) // 40):
+        damaged = bytearray(data)
+        damaged[place : place + 8] = bytes(b ^ 0xFF for b in damaged[place : place + 8])
+        (tmp_path / "a.parquet").write_bytes(damaged)
+        try:
+            read(tmp_path / "a.parquet")
+        except DataError as error:
+            refused += "can't be read as Parquet" in str(error) and "\n" not in str(error)
+    assert refused
 
 
 def test_a_parquet_column_that_is_absent_or_no_text_is_named(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import sys
 
 import pytest
@@ -250,6 +251,25 @@ def test_a_model_without_the_properties_is_refused(tmp_path, says):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("symbols", [(), ("[x]", "<sep>")])
+def test_a_unigram_model_of_text_without_some_characters_is_run_as_sentencepiece_does(tmp_path, symbols):
+    """Books have no "<": "<unk>" and "<0x41>" are text all the same."""
+    import io
+
+    out = io.BytesIO()
+    lines = [re.sub(r"[<>\[\]]", "", line) for i in range(20) for line in sentence_text(i, 20).split("\n") if line]
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=out, model_type="unigram", vocab_size=400, byte_fallback=True,
+        normalization_rule_name="identity", add_dummy_prefix=False, remove_extra_whitespaces=False, minloglevel=2,
+        hard_vocab_limit=False, control_symbols=["[pad]"], user_defined_symbols=list(symbols),
+    )  # fmt: skip
+    (tmp_path / "t.model").write_bytes(out.getvalue())
+    ours, theirs = load_tokenizer(tmp_path / "t.model"), spm.SentencePieceProcessor(model_proto=out.getvalue())
+    for text in ("<unk>", "a <0x41> b", "</s> <s>", "[pad]", "x<<unk>>y", "\u4e2d<0xFF>\u4e2d", *lines[:20], *symbols):
+        assert ours.decode(ours.encode(text)) == text
+        assert ours.encode(text) == theirs.encode(text), text
+
+
 @pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"{}", lambda b: b"\xff" * 99])
 def test_a_damaged_model_is_refused(tmp_path, model, damage):
     (tmp_path / "t.model").write_bytes(damage(model))
@@ -277,7 +297,7 @@ def test_without_the_extra_nothing_is_read_or_written(tmp_path, text_tree, monke
         ["corpus", "build", "tree", "--tokenizer", "t.model", "--out", "out"],
     ):
         assert main(argv) == 2
-        assert "areca[sentencepiece]" in capsys.readouterr().err
+        assert "'.[sentencepiece]'" in capsys.readouterr().err
         assert sorted(p.name for p in tmp_path.iterdir()) == ["t.model", "tree"]
 
 

@@ -223,6 +223,14 @@ def test_ids_with_a_gap_or_that_an_added_token_cannot_have_are_refused(tokenizer
         load_tokenizer(_edited(tokenizer, tmp_path, added_tokens=added))
 
 
+def test_dropout_is_refused_as_the_same_text_would_have_other_tokens_each_time(tokenizer, tmp_path):
+    facts = json.loads(tokenizer.to_json())
+    facts["model"]["dropout"] = 0.1
+    (tmp_path / "t.json").write_text(json.dumps(facts))
+    with pytest.raises(DataError, match=r"t\.json has a dropout of 0\.1: .* set dropout to null"):
+        load_tokenizer(tmp_path / "t.json")
+
+
 def test_a_tokenizer_without_eod_is_refused(tokenizer, tmp_path):
     model = json.loads(tokenizer.to_json())["model"]
     model["vocab"] = {("[end]" if t == EOD else t): i for t, i in model["vocab"].items()}

@@ -295,7 +295,7 @@ def test_a_gpu_that_jax_does_not_use(tmp_path, monkeypatch):
     here = machine(tmp_path, {"proc/driver/nvidia/version": "570"})
     cpu = printing({"backend": "cpu", "devices": [device("cpu", "cpu")]})
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    assert "`pip install 'areca[cuda]'`" in says(devices.devices(cpu, here))[0]
+    assert "`pip install -e '.[cuda]'`" in says(devices.devices(cpu, here))[0]
     monkeypatch.setattr(devices.importlib.util, "find_spec", lambda name: name)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert "CUDA_VISIBLE_DEVICES hides it" in says(devices.devices(cpu, here))[0]

@@ -289,4 +289,4 @@ def test_without_the_package_the_extra_is_named(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
     assert main(["corpus", "build", "s3://lab/raw", "--out", str(tmp_path / "out")]) == 2
-    assert "`pip install 'areca[s3]'` brings it" in capsys.readouterr().err
+    assert "`pip install -e '.[s3]'` in Areca's directory brings it" in capsys.readouterr().err

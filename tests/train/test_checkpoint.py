@@ -411,7 +411,8 @@ def test_a_full_disk_is_one_sentence_and_the_earlier_checkpoint_stays_whole(tmp_
             from areca.errors import CheckpointError
             from areca.train.checkpoint import Checkpoints
 
-            small, large = {"w": jnp.ones(100)}, {"w": jnp.arange(500_000.0)}
+            names = [f"w{i}" for i in range(30)]  # other writes are on their way when the first is refused
+            small, large = ({n: jnp.arange(length) for n in names} for length in (100.0, 20_000.0))
             with Checkpoints(sys.argv[1] + "/checkpoints") as checkpoints:
                 checkpoints.save(1, small, {})
                 checkpoints.wait()

@@ -55,6 +55,8 @@ def generate(
     for name, value, most in (("count", count, MOST_TEXTS), ("tokens", tokens, MOST_TOKENS)):
         if not 1 <= value <= most:
             raise ConfigError(f"--{name} is {value:,}; it must be from 1 to {most:,}.")
+    if "" in stop:
+        raise ConfigError("--stop has an empty string, which every text contains; leave it out.")
     from areca import runtime
 
     runtime.prepare()

@@ -80,7 +80,8 @@ def main(argv: list[str] | None = None) -> int:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 2
     finally:
-        sys.unraisablehook = hook
+        if sys.unraisablehook is _interrupt_again:  # else one that needs to stay is around it
+            sys.unraisablehook = hook
 
 
 def _printing(error: OSError) -> bool:

@@ -23,7 +23,7 @@ def serve(
     """Answer OpenAI's completions API with a checkpoint of a run.
 
     RUN is a directory that `areca train` made. Any client of that API works with the address that is printed as its
-    base URL and any key. Needs `pip install 'areca[serve]'`. SIGTERM or Ctrl-C stops it once the texts under way have
+    base URL and any key. Needs `pip install -e '.[serve]'`. SIGTERM or Ctrl-C stops it once the texts under way have
     ended.
 
     Example: areca serve runs/first --port 8000

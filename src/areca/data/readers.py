@@ -4,6 +4,7 @@ Everything streams: memory holds one document (of a text file that is split, one
 never changed: no normalisation of Unicode or of line ends.
 """
 
+import codecs
 import gzip
 import io
 import json
@@ -16,12 +17,14 @@ from typing import Any, BinaryIO, Literal
 from areca.data.documents import Document, escape_surrogates, from_bytes, is_valid
 from areca.data.sources import Source, files_of
 from areca.errors import ConfigError, DataError, closest
+from areca.files import not_json
 from areca.remote.sources import RemoteFile
 
 File = Path | RemoteFile
 InvalidUtf8 = Literal["refuse", "keep"]
 _SNIFF = 8192  # a NUL byte in the first so many bytes marks a binary file, as in git
 _BLOCK, _LARGEST_BLOCK = 1 << 20, 1 << 26
+_COMPRESSED = 1 << 14  # bytes that are decompressed at once: they may be a thousand times as many
 
 
 @dataclass
@@ -74,10 +77,48 @@ def _open(path: File) -> BinaryIO:
     if path.suffix.lower() == ".gz":
         return gzip.open(path.open("rb") if isinstance(path, RemoteFile) else path, "rb")  # type: ignore[return-value]
     if path.suffix.lower() == ".zst":
+        return io.BufferedReader(Zst(path.open("rb")), _BLOCK)  # type: ignore[arg-type]
+    return path.open("rb")
+
+
+class Zst(io.RawIOBase):
+    """What the frames of a .zst file hold, one after another; EOFError where the last one is cut off.
+
+    (The package's own reader takes the end of the file for the end of the text.)
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._frame: Any = None  # that has begun and not ended
+        self._given, self._held, self._at = b"", b"", 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """As of io.RawIOBase."""
         import zstandard
 
-        return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(path.open("rb"), read_across_frames=True))
-    return path.open("rb")
+        while self._at == len(self._held):
+            self._given = self._given or self._file.read(_COMPRESSED)
+            if not self._given:
+                if self._frame is not None:
+                    raise EOFError("the file ends within a frame")
+                return 0
+            self._frame = self._frame or zstandard.ZstdDecompressor().decompressobj()
+            self._held, self._at = self._frame.decompress(self._given), 0
+            self._given = self._frame.unused_data if self._frame.eof else b""
+            if self._frame.eof:
+                self._frame = None
+        count = min(len(buffer), len(self._held) - self._at)
+        buffer[:count] = memoryview(self._held)[self._at : self._at + count]
+        self._at += count
+        return count
+
+    def close(self) -> None:
+        """Closes the file too."""
+        self._file.close()
+        super().close()
 
 
 def _decompression_errors() -> tuple[type[Exception], ...]:
@@ -161,7 +202,8 @@ def _jsonl(path: File, column: str, options: ReadOptions) -> Iterator[tuple[str,
             offset = 0
             for number, line in enumerate(f, 1):
                 if line.strip():
-                    decoded = _decode(line, path, offset, options)
+                    mark = codecs.BOM_UTF8 if number == 1 else b""
+                    decoded = _decode(line.removeprefix(mark), path, offset, options)
                     text = _row_text(_json(decoded, path, number), column, path, number, options)
                     yield f"{path}:{number}", escape_surrogates(text, escaped=not is_valid(decoded))
                 offset += len(line)
@@ -172,8 +214,8 @@ def _jsonl(path: File, column: str, options: ReadOptions) -> Iterator[tuple[str,
 def _json(line: str, path: File, number: int) -> Any:
     try:
         return json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise DataError(f"{path} line {number} is not valid JSON ({error}).") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} line {number} is not valid JSON ({not_json(error)}).") from None
 
 
 def _row_text(row: Any, column: str, path: File, number: int, options: ReadOptions) -> str:
@@ -220,8 +262,10 @@ def _parquet(path: File, column: str, options: ReadOptions) -> Iterator[tuple[st
                 for value in pc.cast(batch.column(0), pa.large_binary()).to_pylist():
                     row += 1
                     yield f"{path}:{row}", "" if value is None else _decode_row(value, path, row, options)
-    except pa.ArrowException as error:
-        raise DataError(f"{path} can't be read as Parquet ({str(error).splitlines()[0]}).") from None
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the system, not of what the file holds
+            raise
+        raise DataError(f"{path} can't be read as Parquet ({(str(error).splitlines() or [''])[0]}).") from None
 
 
 def _is_bytes(pa: Any, kind: Any) -> bool:

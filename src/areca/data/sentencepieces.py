@@ -19,7 +19,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from areca.data.tokenizer import EOD, Tokenizer, without_escapes
-from areca.errors import ConfigError, DataError
+from areca.errors import ConfigError, DataError, install
 
 SPACE = "\u2581"
 # In every vocabulary, so that text which spells "<0x41>", "<unk>" or "[eod]" is cut into characters.
@@ -49,7 +49,7 @@ def library() -> Any:
         import sentencepiece  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise ConfigError(
-            "SentencePiece's tokenizers need the package sentencepiece; `pip install 'areca[sentencepiece]'`."
+            f"SentencePiece's tokenizers need the package sentencepiece; {install('sentencepiece')}."
         ) from None
     return sentencepiece
 
@@ -114,6 +114,8 @@ def from_model(data: bytes, name: str = "the SentencePiece model") -> Tokenizer:
     try:
         model.ParseFromString(data)
         processor = sentencepiece.SentencePieceProcessor(model_proto=data)
+        if not model.pieces:
+            raise ValueError("no pieces")
     except (DecodeError, RuntimeError, OSError, ValueError):
         raise DataError(f"{name} is not a SentencePiece model, or it is damaged; train or fetch it again.") from None
     _check_properties(model, name)
@@ -125,8 +127,13 @@ def from_model(data: bytes, name: str = "the SentencePiece model") -> Tokenizer:
         twice = next(n for n in names if names.count(n) > 1)
         raise DataError(f"{name} has the piece {twice!r} twice; train it again.")
     inner = tokenizers.Tokenizer(_unigram(model, names, name) if kind == "unigram" else _bpe(model, names))
+    before: list[Any] = []
+    if kind == "unigram":
+        before = [pre_tokenizers.Split(c, "isolated") for c in _never_within(model, names)]
     if not any(len(n) > 1 and _numeric(n) for n, p in zip(names, model.pieces, strict=True) if p.type == _NORMAL):
-        inner.pre_tokenizer = pre_tokenizers.Digits(individual_digits=True)  # type: ignore[assignment]
+        before.append(pre_tokenizers.Digits(individual_digits=True))
+    if before:
+        inner.pre_tokenizer = before[0] if len(before) == 1 else pre_tokenizers.Sequence(before)  # type: ignore[assignment]
     inner.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])  # type: ignore[assignment]
     eos = processor.eos_id()
     if eos < 0:
@@ -172,6 +179,17 @@ def _check_properties(model: Any, name: str) -> None:
 
 def _numeric(text: str) -> bool:
     return any(unicodedata.category(c)[0] == "N" for c in text)
+
+
+def _never_within(model: Any, names: list[str]) -> list[str]:
+    """Characters to cut text at, so that it gives no entry that text must not give, such as "<unk>", by its spelling.
+
+    What a low score keeps from being chosen needs each of its characters as a piece to be beaten by; of an entry with
+    one that is none, this is the first. No piece has it, so cutting there changes no other token.
+    """
+    normal = {n for n, p in zip(names, model.pieces, strict=True) if p.type == _NORMAL}
+    special = [n for n, p in zip(names, model.pieces, strict=True) if p.type not in (_NORMAL, _USER)]
+    return sorted({c for n in special if (c := next((c for c in n if c not in normal), None)) is not None})
 
 
 def _unigram(model: Any, names: list[str], name: str) -> models.Unigram:

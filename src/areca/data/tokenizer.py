@@ -68,6 +68,11 @@ class Tokenizer:
         inner.encode_special_tokens = True  # a user's "[eod]" is text
         inner.no_truncation()
         inner.no_padding()
+        if dropout := getattr(inner.model, "dropout", None):
+            raise DataError(
+                f"{name} has a dropout of {dropout:g}: the same text would have other tokens each time; set dropout to "
+                "null in its model."
+            )
         self._inner = inner
         self.vocab_size: int = inner.get_vocab_size(with_added_tokens=True)
         added = inner.get_added_tokens_decoder()

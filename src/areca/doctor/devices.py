@@ -10,6 +10,7 @@ from typing import Any
 
 from areca import chips
 from areca.doctor.finding import Finding, size
+from areca.errors import install
 from areca.footprint.cpus import cpu_watts
 from areca.footprint.nvml import find_nvml
 from areca.footprint.power import expected
@@ -101,7 +102,7 @@ def _judge_backend(found: Finding, root: Path) -> None:
         if "cpu" in chosen:
             way = f"JAX_PLATFORMS is {chosen}; unset it"
         elif not any(map(importlib.util.find_spec, module)):
-            way = f"jax has no support for it; `pip install 'areca[{extra}]'`"
+            way = f"jax has no support for it; {install(extra)}"
         elif os.environ.get("CUDA_VISIBLE_DEVICES", "all") in ("", "-1"):
             way = "CUDA_VISIBLE_DEVICES hides it; unset it"
         else:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 
 from areca.doctor.finding import Finding
+from areca.errors import install
 
 CORE = ("areca", "jax", "jaxlib", "numpy", "optax", "orbax-checkpoint", "grain", "tokenizers")
 # What each extra of areca is known by.
@@ -68,7 +69,7 @@ def extras() -> Finding:
     missing = [e for e, have in found.values.items() if not have]
     found.lines.append(f"installed: {', '.join(there) or 'none'}")
     if missing:
-        found.lines.append(f"not installed: {', '.join(missing)} (`pip install 'areca[NAME]'`)")
+        found.lines.append(f"not installed: {', '.join(missing)} ({install('NAME')})")
     return found
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from areca.errors import ConfigError
+from areca.errors import ConfigError, install
 
-EXTRA = "pip install 'areca[energy]'"
+EXTRA = install("energy")
 KG_PER_LB = 0.45359237
 CLOUD = "cloud/impact.csv"
 

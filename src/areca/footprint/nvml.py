@@ -9,7 +9,9 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-EXTRA = "nvidia-ml-py is not installed; pip install 'areca[energy]' has it"
+from areca.errors import install
+
+EXTRA = f"nvidia-ml-py is not installed; {install('energy')} has it"
 
 
 @dataclass(frozen=True)

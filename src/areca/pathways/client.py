@@ -12,7 +12,7 @@ from areca.pathways.dataflow import Unit
 from areca.pathways.future import Future
 from areca.pathways.graph import Graph
 from areca.pathways.island import Island
-from areca.pathways.program import Program, flat_specs
+from areca.pathways.program import Program, flat_specs, shapes
 from areca.pathways.remote import register
 from areca.pathways.stride import Share
 
@@ -62,6 +62,10 @@ class Client:
 
     def put(self, tree: Any, islands: Sequence[Island], specs: Any = None, name: str = "input") -> Future:
         """Arrays of the host as a future on these islands, cut by `specs` (whole on each device if None)."""
+        if self.closed:
+            raise ConfigError(f"client {self.name} is closed; open another.")
+        if not islands:
+            raise ConfigError(f"{name} is put on no island; name at least one.")
         leaves, structure = tree_flatten(tree)
         abstract = [jax.ShapeDtypeStruct(jax.numpy.shape(a), jax.numpy.result_type(a)) for a in leaves]
         flat = flat_specs(specs, tree)
@@ -102,7 +106,23 @@ def check_inputs(graph: Graph, inputs: Sequence[Future]) -> None:
             same = future.tree == value.tree and future.specs == value.specs and _same(future.leaves, value.leaves)
             value.alike = future.leaves if same else None
         if not same or future.islands != value.islands:
-            raise ConfigError(f"input {i} of graph {graph.name} is not as it was traced: what {future.made_by} gave.")
+            traced, has = (_described(v.leaves, v.islands) for v in (value, future))
+            what = f"has {has}" if has != traced else "has another tree or is cut otherwise"
+            raise ConfigError(
+                f"input {i} of graph {graph.name} was traced as {traced}, and what {future.made_by} gave {what}; trace "
+                "the graph with values like those it is given."
+            )
+    for place, reader in graph.donated.items():
+        if (other := next((i for i, f in enumerate(inputs) if f is inputs[place] and i != place), None)) is not None:
+            raise ConfigError(
+                f"graph {graph.name} is given one value as inputs {min(place, other)} and {max(place, other)}, and its "
+                f"memory goes to {reader}; give two values."
+            )
+
+
+def _described(leaves: list[Any] | None, islands: Sequence[Island]) -> str:
+    what = "an object of the host" if leaves is None else shapes(leaves)
+    return what + (f" on {' and '.join(i.name for i in islands)}" if islands else "")
 
 
 def _same(a: list[Any] | None, b: list[Any] | None) -> bool:

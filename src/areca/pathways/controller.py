@@ -77,7 +77,9 @@ class Controller:
 
     def client(self, name: str, weight: float = 1.0) -> Client:
         """Opens a client."""
-        if not 0 < weight < 1e9:
+        if self._closed:
+            raise ConfigError(f"client {name} is opened on a controller that is closed; make another.")
+        if not isinstance(weight, int | float) or not 0 < weight < 1e9:
             raise ConfigError(f"the weight of client {name} is {weight}; it must be a positive number.")
         client = Client(self, name, weight)
         self._open.add(client)

@@ -139,6 +139,11 @@ class Graph:
             self._fits(program, i, value, wanted)
         hosts = frozenset[int]().union(*(v.hosts for v in values))
         for i in program.donates:
+            if (twice := next((j for j, v in enumerate(values) if j != i and v is values[i]), None)) is not None:
+                raise ConfigError(
+                    f"{program.name} is given what {values[i].made_by} gave twice, and takes the memory of input {i}; "
+                    f"give it another value as input {twice}."
+                )
             for slot in values[i].slots.values():
                 hosts |= self._readers.get(slot, frozenset())
                 self._taken[slot] = program.name

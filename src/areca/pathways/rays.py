@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from areca.errors import ConfigError, IslandError
+from areca.errors import ConfigError, IslandError, install
 from areca.pathways.processes import START, Setting, bring_up, without_devices
 
 _incarnations = itertools.count()
@@ -32,7 +32,7 @@ def connect() -> Any:
         import ray
     except ImportError:
         raise ConfigError(
-            "islands.on is ray and Ray is not installed; install areca[ray], or set islands.on to processes."
+            f"islands.on is ray and Ray is not installed; {install('ray')}, or set islands.on to processes."
         ) from None
     if not ray.is_initialized():
         address = os.environ.get("RAY_ADDRESS")
@@ -41,7 +41,10 @@ def connect() -> Any:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=None)
         except (ConnectionError, RuntimeError, ValueError) as error:
             said = (str(error).strip().splitlines() or [""])[0]
-            raise ConfigError(f"no Ray cluster answers at RAY_ADDRESS={address or ''}: {said}") from None
+            raise ConfigError(
+                f"no Ray cluster answers at RAY_ADDRESS={address or ''}: {said.rstrip('.')}; start one with "
+                "`ray start --head`, or unset RAY_ADDRESS."
+            ) from None
     return ray
 
 

@@ -74,7 +74,9 @@ def read(path: Path | str) -> list[Event]:
     if path.is_dir():
         path = path / NAME
         if not path.exists():
-            raise DataError(f"{path} does not exist; record one with `areca train RUN.toml --trace-steps 10:12`.")
+            raise DataError(
+                f"{path} does not exist; record one with `areca train RUN.toml --islands 2 --trace-steps 10:12`."
+            )
     try:
         held = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from areca.errors import ConfigError, ObjectDamaged, RemoteError, closest
+from areca.errors import ConfigError, ObjectDamaged, RemoteError, closest, install
 from areca.remote.tries import brief, seconds_to_wait, sentence, silent_seconds, tried, within
 from areca.runtime import keep_memory_mapped
 
@@ -213,7 +213,7 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 
 def _brings(extra: str) -> str:
-    return f"`pip install 'areca[{extra}]'` brings it"
+    return f"{install(extra)} brings it"
 
 
 def _options(protocol: str, fsspec: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from areca.errors import ConfigError, closest
+from areca.files import not_json
 from areca.model.sampling import Sampling
 
 MOST_STOPS = 4
@@ -128,7 +129,7 @@ def _object(body: bytes) -> dict[str, Any]:
     except RecursionError:
         raise Refused("the body is nested too deeply to be a request.") from None
     except ValueError as error:
-        raise Refused(f"the body is not JSON ({str(error)[:200]}).") from None
+        raise Refused(f"the body is not JSON ({not_json(error)[:200]}).") from None
     if not isinstance(value, dict):
         raise Refused("the body is not a JSON object; send one with a prompt.")
     return value

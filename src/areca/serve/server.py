@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from areca import runtime
-from areca.errors import ConfigError
+from areca.errors import ConfigError, install
 from areca.footprint.planned import in_words, per_1000_tokens
 from areca.footprint.regions import here
 from areca.footprint.sessions import Watch
@@ -55,7 +55,7 @@ def serve(
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise ConfigError(f"areca serve needs {error.name}; install it with `pip install 'areca[serve]'`.") from None
+        raise ConfigError(f"areca serve needs {error.name}; install it with {install('serve')}.") from None
     place = here()
     with _socket(host, port) as listening:
         say(f"reading {run_dir} and compiling, which takes longest the first time.")

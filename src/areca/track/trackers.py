@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from areca.errors import ArecaError, ConfigError, closest
+from areca.errors import ArecaError, ConfigError, closest, install
 
 # name -> (module and class of its adapter, the library it needs, the extra of areca that has it)
 TRACKERS: dict[str, tuple[str, str, str]] = {
@@ -67,7 +67,7 @@ def check(names: Iterable[str]) -> tuple[str, ...]:
         _, library, extra = TRACKERS[name]
         if importlib.util.find_spec(library) is None:
             raise ConfigError(
-                f"{name} is not installed; `pip install 'areca[{extra}]'` has it, or leave {name} out: metrics.jsonl "
+                f"{name} is not installed; {install(extra)} has it, or leave {name} out: metrics.jsonl "
                 "has all numbers, and `areca track` sends them later."
             )
     return names

@@ -8,6 +8,7 @@ both measured). So leaves are asked for in groups no larger than the largest lea
 
 import logging
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,26 @@ def checkpointer() -> Any:
     import orbax.checkpoint as ocp
 
     _hush()
+    _hush_closed_loops()
     handler = ocp.PyTreeCheckpointHandler(use_ocdbt=True, use_zarr3=True, use_compression=False)
     return ocp.AsyncCheckpointer(handler)
+
+
+def _hush_closed_loops() -> None:
+    """A save that failed is said by its error; the writes that end after it are not, each by a traceback.
+
+    orbax has closed the event loop of the save by then, and tensorstore prints that it could not tell it.
+    """
+    shown = sys.unraisablehook
+
+    def hook(unraisable: "sys.UnraisableHookArgs") -> None:
+        tb = unraisable.exc_traceback
+        told = tb is not None and tb.tb_frame.f_code.co_name == "call_soon_threadsafe"
+        if not (told and unraisable.exc_type is RuntimeError):
+            shown(unraisable)
+
+    if getattr(shown, "__module__", "") != __name__:  # else it is ours already
+        sys.unraisablehook = hook
 
 
 def load(orbax: Any, path: Path, wanted: Mapping[str, Any], *, part: bool) -> dict[str, Any] | str:

@@ -138,7 +138,9 @@ def _read(path: Path) -> dict[str, list[Any]]:
             raise DataError(
                 f"{path} is no table of curves; give a CSV, TSV, JSONL or Parquet file, or run directories."
             )
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise DataError(f"{path} can't be read as {suffix[1:]}: {str(error).splitlines()[0]}.") from None
     return table.to_pydict()
 

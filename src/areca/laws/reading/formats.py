@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from areca.errors import ConfigError, DataError, closest
+from areca.files import not_json
 
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 DOUBLED = "\0"  # before a name in `columns` that the file has more than once: refused when it is the one wanted
@@ -157,6 +158,8 @@ def _parsed(text: str, where: str) -> Any:
         # Of a whole file the error tells the line, of one line of many only the column.
         said = str(error) if "\n" in text.strip() else f"{error.msg}, column {error.colno}"
         raise DataError(f"{where} is not valid JSON ({said}).") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where} is not valid JSON ({not_json(error)}).") from None
 
 
 def _refuse_own(path: Path, values: Any) -> None:

@@ -8,7 +8,7 @@ run.json.
 from pathlib import Path
 from typing import Any
 
-from areca.errors import DataError
+from areca.errors import DataError, install
 from areca.laws.reading.columns import usual_names
 from areca.laws.reading.formats import Row, Table
 from areca.laws.reading.trackers import read_settings
@@ -56,7 +56,7 @@ def _scalars(path: Path) -> dict[str, Any]:
     except ImportError:
         raise DataError(
             f"{path} holds event files of TensorBoard, whose reader is not installed; install it with "
-            "`pip install 'areca[track]'`, or export the runs as CSV."
+            f"{install('track')}, or export the runs as CSV."
         ) from None
     events = EventAccumulator(str(path), size_guidance={"scalars": 0, "tensors": 1})  # every scalar, the last tensor
     events.Reload()
