@@ -192,7 +192,7 @@ def test_event_files_without_the_reader_or_without_scalars(tmp_path, monkeypatch
     with pytest.raises(DataError, match="no scalar in them"):
         load([tmp_path])
     monkeypatch.setitem(__import__("sys").modules, "tensorboard.backend.event_processing.event_accumulator", None)
-    with pytest.raises(DataError, match=r"install it with `pip install 'areca\[track\]'`"):
+    with pytest.raises(DataError, match=r"install it with `pip install -e '\.\[track\]'`"):
         load([tmp_path])
 
 

@@ -31,7 +31,7 @@ def test_a_value_on_no_island(client):
 
 
 def test_a_value_given_twice_to_who_takes_its_memory(controller, client):
-    x, y = (client.put(X, controller.islands) for _ in range(2))
+    x, y = (client.put(np.asarray(X), controller.islands) for _ in range(2))
     with pytest.raises(ConfigError, match="sum is given what input gave twice, and takes the memory of input 0"):
         client.trace(lambda g, v: g.call(SUM, v, v), x)
     with pytest.raises(ConfigError, match="graph sum is given one value as inputs 0 and 1"):
@@ -42,6 +42,18 @@ def test_a_value_given_twice_to_who_takes_its_memory(controller, client):
     ):
         client.submit(graph, x, x)
     np.testing.assert_array_equal(client.submit(graph, x, y)[0].result(), X + X)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_array_that_was_put_stays_the_callers(controller, client, count):
+    mine = jnp.arange(8, dtype=jnp.float32)
+    islands = controller.islands[:count]
+    x, y = client.put(mine, islands), client.put(mine, islands)
+    np.testing.assert_array_equal(client.call(SUM, x, y).result(), X + X)
+    made = client.trace(lambda g: g.host(lambda: mine, outputs=mine, to=islands))
+    (z,) = client.submit(made)
+    np.testing.assert_array_equal(client.call(SUM, z, y).result(), X + X)
+    np.testing.assert_array_equal(mine, X)
 
 
 def test_a_value_that_is_not_as_traced_is_described_beside_what_is(controller, client):

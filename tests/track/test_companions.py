@@ -190,7 +190,7 @@ def test_what_can_not_be_tracked_is_refused_before_anything_is_written(tiny_stor
     with pytest.raises(ConfigError, match=r"no tracker 'tensorbord' \(did you mean 'tensorboard'\?\)"):
         train(config(tiny_store, "tensorbord"), tmp_path / "run")
     monkeypatch.setitem(TRACKERS, "trackio", ("areca.track.trackio:Trackio", "no_such_library", "trackio"))
-    with pytest.raises(ConfigError, match=r"^trackio is not installed; `pip install 'areca\[trackio\]'` has it"):
+    with pytest.raises(ConfigError, match=r"^trackio is not installed; `pip install -e '\.\[trackio\]'`"):
         train(config(tiny_store, "trackio"), tmp_path / "run")
     nameless = tiny_config(tiny_store, track=TrackConfig(to=("tensorboard",), project=" "))
     monkeypatch.setitem(TRACKERS, "tensorboard", ("", "json", "track"))

@@ -240,6 +240,6 @@ def test_what_can_not_be_followed_is_one_sentence(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"no tracker 'wandd' \(did you mean 'wandb'\?\)"):
         check(["wandd"])
     monkeypatch.setitem(TRACKERS, "wandb", ("areca.track.wandb:Wandb", "no_such_library", "wandb"))
-    with pytest.raises(ConfigError, match=r"^wandb is not installed; `pip install 'areca\[wandb\]'` has it"):
+    with pytest.raises(ConfigError, match=r"^wandb is not installed; `pip install -e '\.\[wandb\]'`"):
         check(["wandb"])
     assert list(tmp_path.iterdir()) == []

@@ -218,7 +218,7 @@ def test_what_trackio_only_warns_of_is_a_failure(run, tmp_path):
 
 def test_a_tracker_that_is_not_installed_is_refused_before_anything_is_written(run, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"tensorboard is not installed; `pip install 'areca\[track\]'`"):
+    with pytest.raises(ConfigError, match=r"tensorboard is not installed; `pip install -e '\.\[track\]'`"):
         send(run, ["tensorboard"])
     assert sorted(p.name for p in run.iterdir()) == ["events.jsonl", "metrics.jsonl", "run.json"]
 

@@ -60,8 +60,14 @@ class Client:
         outputs = self.submit(graph, *inputs)
         return tuple(outputs) if type(program.outputs) is tuple else outputs[0]
 
-    def put(self, tree: Any, islands: Sequence[Island], specs: Any = None, name: str = "input") -> Future:
-        """Arrays of the host as a future on these islands, cut by `specs` (whole on each device if None)."""
+    def put(
+        self, tree: Any, islands: Sequence[Island], specs: Any = None, name: str = "input", given: bool = False
+    ) -> Future:
+        """Arrays of the host as a future on these islands, cut by `specs` (whole on each device if None).
+
+        Arrays of jax's are copied, as a program may take the future's memory; not those that are `given`, which the
+        caller uses no more.
+        """
         if self.closed:
             raise ConfigError(f"client {self.name} is closed; open another.")
         if not islands:
@@ -71,7 +77,7 @@ class Client:
         flat = flat_specs(specs, tree)
         future = Future(name, abstract, structure, tuple(islands), flat, self.controller.deadline)
         for island in islands:
-            future.place(island, island.put(leaves, flat))
+            future.place(island, island.put(leaves, flat) if island.remote else island.put(leaves, flat, given))
         return future
 
     def example(self, tree: Any, islands: Sequence[Island], specs: Any = None, name: str = "input") -> Future:

@@ -37,13 +37,18 @@ class Island:
         """What runs a program here."""
         return program.compiled(self)
 
-    def put(self, leaves: Sequence[Any], specs: Sequence[Any]) -> list[Any]:
-        """Arrays of the host or of another island, placed here."""
-        return jax.device_put(list(leaves), [place(self.mesh, s) for s in specs])
+    def put(self, leaves: Sequence[Any], specs: Sequence[Any], given: bool = False) -> list[Any]:
+        """Arrays of the host or of another island, placed here. Those that are `given` may be the memory itself: a
+        program that takes it would else take a jax.Array from whoever still has it."""
+        shares = given or not any(isinstance(a, jax.Array) for a in leaves)
+        lies = [place(self.mesh, s) for s in specs]
+        return jax.device_put(list(leaves), lies, may_alias=None if shares else False)
 
     def copy(self, leaves: Sequence[Any], specs: Sequence[Any]) -> list[Any]:
         """What `put` gives of another island's arrays. To a single device JAX has a path that takes half the time."""
-        return jax.device_put(list(leaves), self.devices[0]) if len(self.devices) == 1 else self.put(leaves, specs)
+        return (
+            jax.device_put(list(leaves), self.devices[0]) if len(self.devices) == 1 else self.put(leaves, specs, True)
+        )
 
     def __repr__(self) -> str:
         return f"Island({self.name})"

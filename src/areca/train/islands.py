@@ -213,7 +213,7 @@ class OverIslands:
     def place(self, state: TrainState) -> IslandState:
         """A state of one island or of the host, on all of them."""
         put = zip(_halves(state), self.lies, ("parameters", "optimizer"), strict=True)
-        return IslandState(*(self.client.put(tree, self.islands, specs, name) for tree, specs, name in put))
+        return IslandState(*(self.client.put(tree, self.islands, specs, name, given=True) for tree, specs, name in put))
 
     def program(self, batch: int, context: int) -> Callable[[IslandState, Any, Any], tuple[IslandState, Metrics]]:
         """The step for one batch size: programs are compiled for every island and the graph is traced, here."""

@@ -136,7 +136,7 @@ class OverStages:
 
         def put(part: Part, tree: Any, name: str) -> Future:
             mine = jax.tree.map(jnp.copy, part.of(tree))  # what two parts have, as Adam's count, is updated twice
-            return self.client.put(mine, self.of(part), self.specs(mine), f"{name} of {part.name}")
+            return self.client.put(mine, self.of(part), self.specs(mine), f"{name} of {part.name}", given=True)
 
         params = [put(part, state.params, "parameters") for part in self.parts]
         return PipelineState(step, params, [put(part, state.optimizer, "moments") for part in self.parts])
