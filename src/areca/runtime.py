@@ -231,24 +231,21 @@ def _write_entries_whole() -> None:
     """
     from jax._src import lru_cache
 
-    def put(cache: Any, key: str, value: bytes) -> None:
-        entry = cache.path / f"{key}{suffix}"
-        handle, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=str(cache.path))
+    in_place, suffix = lru_cache.LRUCache.put, lru_cache._CACHE_SUFFIX
+
+    def put(self: Any, key: str, value: bytes) -> None:
+        if self.eviction_enabled or "://" in str(self.path):  # jax then has a lock, or the store is atomic
+            in_place(self, key, value)
+            return
+        handle, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=str(self.path))
         try:
             with os.fdopen(handle, "wb") as f:
                 f.write(value)
             os.chmod(temporary, 0o644)
-            os.replace(temporary, str(entry))
+            os.replace(temporary, str(self.path / f"{key}{suffix}"))
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
 
-    in_place, suffix = lru_cache.LRUCache.put, lru_cache._CACHE_SUFFIX
-
-    def put_whole(self: Any, key: str, value: bytes) -> None:
-        """In place where it is not a plain directory of this machine: jax then has a lock, or the store is atomic."""
-        plain = not self.eviction_enabled and "://" not in str(self.path)
-        (put if plain else in_place)(self, key, value)
-
     if in_place.__module__ == lru_cache.__name__:  # not ours already
-        lru_cache.LRUCache.put = put_whole
+        lru_cache.LRUCache.put = put

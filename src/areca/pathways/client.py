@@ -77,7 +77,7 @@ class Client:
         flat = flat_specs(specs, tree)
         future = Future(name, abstract, structure, tuple(islands), flat, self.controller.deadline)
         for island in islands:
-            future.place(island, island.put(leaves, flat) if island.remote else island.put(leaves, flat, given))
+            future.place(island, island.put(leaves, flat, given))
         return future
 
     def example(self, tree: Any, islands: Sequence[Island], specs: Any = None, name: str = "input") -> Future:

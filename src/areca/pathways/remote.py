@@ -127,8 +127,8 @@ class RemoteIsland:
         if known:
             self.send(("forget", known))
 
-    def put(self, leaves: Sequence[Any], specs: Sequence[Any]) -> Handle:
-        """Arrays of the host, placed there."""
+    def put(self, leaves: Sequence[Any], specs: Sequence[Any], given: bool = False) -> Handle:
+        """Arrays of the host, placed there: copies, also of those that are `given`."""
         key = ("put", next(_numbers))
         self.send(("put", key, [np.asarray(a) for a in leaves], list(specs)))
         return Handle(self, key)
