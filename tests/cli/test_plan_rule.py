@@ -10,7 +10,8 @@ from areca.config import OptimizerConfig, to_dict
 from areca.files import read_json, write_json
 from areca.model.counts import count_params
 from areca.study import recipe
-from areca.study.ladder import describe, plan_ladder
+from areca.study.ladder import plan_ladder
+from areca.study.ladderjson import describe
 
 
 def _finish(ladder, change=lambda config: config):

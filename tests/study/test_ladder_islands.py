@@ -15,7 +15,8 @@ from areca.errors import ConfigError, Interrupted, ProgramError, TrainingError
 from areca.files import read_json
 from areca.study import islands as module
 from areca.study.islands import RETRIES, Islands, on_islands, run_over_islands
-from areca.study.ladder import describe, plan_ladder, run_ladder
+from areca.study.ladder import plan_ladder, run_ladder
+from areca.study.ladderjson import describe
 from areca.study.pool import Job
 from areca.train.islands_run import IslandsRun
 from areca.train.loop import train

@@ -12,7 +12,8 @@ from areca.laws import load
 from areca.model.counts import count_params
 from areca.study import recipe
 from areca.study.equal_shapes import equal_shape
-from areca.study.ladder import describe, run_ladder
+from areca.study.ladder import run_ladder
+from areca.study.ladderjson import describe
 from areca.study.programs import groups
 from areca.study.vary import Settings, plan_family, plan_sweep
 from areca.train.loop import train

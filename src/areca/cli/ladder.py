@@ -37,6 +37,7 @@ def ladder(
     islands_on: Literal["devices", "processes", "ray"] = "devices",
     islands_each: int = 1,
     weights: Literal["equal", "flops"] = "equal",
+    copy_to: str = "",
     json: bool = False,
 ) -> int:
     """Train a family of models over sizes and budgets on a token store.
@@ -76,6 +77,8 @@ def ladder(
         islands_on: what islands are: devices of this process, processes of this machine, or of a Ray cluster.
         islands_each: islands that each run trains over, with a shard of the batch on each; with 1 no bit differs.
         weights: how runs share an island, evenly or by their FLOPs (all are then equally far at any time).
+        copy_to: a URL, such as s3://bucket/ladder, to which each run is copied at its checkpoints and its end; on a
+            machine that has lost them the same command fetches the runs and goes on.
         json: print the results for machines.
     """
     from areca.cli.options import numbers, print_json
@@ -101,6 +104,7 @@ def ladder(
             workers=workers,
             together=together,
             islands=shared,
+            copy_to=copy_to,
             on_progress=progress.progress,
             on_result=progress.result,
             say=progress.say,

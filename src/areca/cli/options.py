@@ -96,7 +96,9 @@ def _refuse_url(prog: str, argv: list[str]) -> None:
         value = option.partition("=")[2] or value
         if option.partition("=")[0] == "--out" and "://" in value and prog != "areca corpus build":
             instead = (
-                f", and have it copied with --copy-to {value}" if prog == "areca train" else "; copy it from there"
+                f", and have it copied with --copy-to {value}"
+                if prog in ("areca train", "areca ladder")
+                else "; copy it from there"
             )
             raise ConfigError(f"--out is {value}; {prog} writes to this machine: name a path{instead}.")
 

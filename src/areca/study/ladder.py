@@ -10,21 +10,23 @@ call goes on with an interrupted ladder; finished runs are not made again.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from areca import runtime
-from areca.config import ModelConfig, RunConfig, differences, from_dict, to_dict
+from areca.config import ModelConfig, RunConfig
 from areca.data.order import Order
 from areca.data.store import TokenStore
 from areca.errors import ConfigError, DataError
-from areca.files import LOCK, leftovers, locked, read_json, write_json
+from areca.files import locked
 from areca.model.counts import count_params, exact_flops_per_token
 from areca.study import recipe
+from areca.study.copies import copied_runs, copied_to, fetch_lost
 from areca.study.islands import Islands, on_islands, run_over_islands
+from areca.study.ladderjson import refuse_foreign, settle
 from areca.study.pool import Heard, Job, run_jobs
 from areca.study.programs import Together, arrange
-from areca.train.identity import NO_BIT
 
 # The valleys of the default corpus lie near N = OPTIMUM (C / 1e12)^EXPONENT (docs/log.md); sizes are laid around it.
 OPTIMUM, EXPONENT = 95_000, 0.55
@@ -182,6 +184,7 @@ def run_ladder(
     workers: int = 0,
     together: Together = "auto",
     islands: Islands | None = None,
+    copy_to: str = "",
     on_progress: Heard,
     on_result: Heard,
     say: Callable[[str], None] = lambda _: None,
@@ -191,54 +194,37 @@ def run_ladder(
     `together` says how runs share the machine (`areca.study.programs`), or `islands` which islands they share
     (`areca.study.islands`; `workers` is then how many runs go at a time). In a sweep of learning rates a run that
     diverges is an outcome, said and left out; in a ladder of one rate it stops the ladder, as every failure does.
+    `copy_to` is a URL to which all runs are copied, and from which those are fetched that are not here any more.
     Raises ConfigError for a directory that holds something else, or a ladder with other settings, before anything runs.
     """
-    if islands is not None:
-        return _over_islands(ladder, replace(islands, at_once=workers), together, on_progress, on_result, say)
-    arrangement = arrange(ladder.jobs, together, workers, runtime.backend())
-    _refuse_foreign(ladder.directory)  # before the lock leaves a file there
-    with locked(ladder.directory):
-        _open(ladder)
-        say(f"ladder: {arrangement.says}")
-        results = run_jobs(
-            arrangement.programs,
-            threads=ladder.jobs[0].config.threads,
-            workers=arrangement.workers,
-            on_progress=on_progress,
-            on_result=on_result,
-            on_diverged=_outcome(ladder, say),
-            say=say,
-        )
-        return [results[j.name] for j in ladder.jobs if j.name in results]
-
-
-def _over_islands(
-    ladder: Ladder,
-    islands: Islands,
-    together: Together,
-    on_progress: Heard,
-    on_result: Heard,
-    say: Callable[[str], None],
-) -> list[dict[str, Any]]:
-    """The ladder with all runs as clients of one controller."""
-    if together != "auto":
+    if islands is None:
+        how = arrange(ladder.jobs, together, workers, runtime.backend())
+        says, threads = how.says, ladder.jobs[0].config.threads
+        make = partial(run_jobs, how.programs, threads=threads, workers=how.workers)
+    elif together == "auto":
+        islands = replace(islands, at_once=workers)
+        ladder = replace(ladder, jobs=on_islands(ladder.jobs, islands))
+        says = islands.describe(len(ladder.jobs))
+        make = partial(run_over_islands, ladder.jobs, islands)
+    else:
         raise ConfigError(
             f"together is {together!r}, but runs over islands go one by one as clients of one controller; leave out "
             "--together or --islands."
         )
-    ladder = replace(ladder, jobs=on_islands(ladder.jobs, islands))
-    _refuse_foreign(ladder.directory)
+    refuse_foreign(ladder.directory)  # before the lock leaves a file there
+    copied = copied_runs(copy_to, ladder) if copy_to else set[str]()
     with locked(ladder.directory):
-        _open(ladder)
-        say(f"ladder: {islands.describe(len(ladder.jobs))}")
-        results = run_over_islands(
-            ladder.jobs,
-            islands,
-            on_progress=on_progress,
-            on_result=on_result,
-            on_diverged=_outcome(ladder, say),
-            say=say,
-        )
+        settle(ladder)
+        if copy_to:
+            fetch_lost(copy_to, ladder, copied, say)
+        say(f"ladder: {says}")
+        with copied_to(copy_to, ladder, say) as hearing:
+            results = make(
+                on_progress=hearing(on_progress),
+                on_result=hearing(on_result),
+                on_diverged=_outcome(ladder, say),
+                say=say,
+            )
         return [results[j.name] for j in ladder.jobs if j.name in results]
 
 
@@ -247,81 +233,3 @@ def _outcome(ladder: Ladder, say: Callable[[str], None]) -> Callable[[str, str],
     if len(ladder.settings["learning_rates"]) == 1:
         return None
     return lambda name, why: say(f"{name}: {why}")
-
-
-def _refuse_foreign(directory: Path) -> None:
-    """ConfigError if the directory holds something other than a ladder, or than what a killed call of one left."""
-    if not directory.is_dir() or (directory / "ladder.json").exists():
-        return
-    if {p.name for p in directory.iterdir()} - leftovers(directory, "ladder.json") - {LOCK}:
-        raise ConfigError(f"{directory} is not empty and holds no ladder; choose another --out.")
-
-
-def _open(ladder: Ladder) -> None:
-    """Writes ladder.json, or compares the one that is there with what is asked."""
-    directory, path = ladder.directory, ladder.directory / "ladder.json"
-    if not path.exists():
-        write_json(path, describe(ladder))
-        return
-    try:
-        changed = _changed(read_json(path), describe(ladder))
-    except (KeyError, TypeError, AttributeError):
-        raise DataError(f"{path} is not a ladder of this version; choose another --out.") from None
-    if changed:
-        more = f"; and {len(changed) - 4} more" if len(changed) > 4 else ""
-        raise ConfigError(
-            f"{directory} holds another ladder ({'; '.join(changed[:4])}{more}); choose another --out or the same "
-            "settings."
-        )
-
-
-def _changed(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What differs between two ladder.json, as a user would say it: settings first, of runs only if those are equal."""
-    was = {"vary": "size", "budgets": old["budgets_flops"], **old.get("settings", {})}  # older ones have no settings
-    now = {k: v for k, v in new["settings"].items() if k in was}
-    if found := [f"{k}: {_shown(was[k])} -> {_shown(v)}" for k, v in now.items() if was[k] != v]:
-        return found
-    before, after = ({run["name"]: _settings(run["config"]) for run in record["runs"]} for record in (old, new))
-    if before.keys() != after.keys():
-        gone, added = sorted(before.keys() - after.keys()), sorted(after.keys() - before.keys())
-        words = [
-            f"{len(names)} runs {what}, such as {names[0]}" for names, what in ((gone, "less"), (added, "new")) if names
-        ]
-        return [f"sizes: {' and '.join(words)}"]
-    changes: dict[str, list[str]] = {}
-    for name, config in after.items():
-        for change in differences(before[name], config):
-            changes.setdefault(change.partition(":")[0], []).append(f"{change} in {name}")
-    return [f"{of[0]}{f' and {len(of) - 1} more runs' if len(of) > 1 else ''}" for of in changes.values()]
-
-
-def _settings(config: dict[str, Any]) -> dict[str, Any]:
-    """A run's settings that its numbers depend on, those that an older ladder did not have yet at their defaults."""
-    filled = to_dict(from_dict({**config, "data": {"store": ""}}))
-    kept = {name: value for name, value in filled.items() if name not in ("data", "checkpoint", "track")}
-    kept["islands"] = {name: value for name, value in kept["islands"].items() if name not in NO_BIT}
-    return kept
-
-
-def _shown(value: Any) -> str:
-    """A setting's value as a user gives it."""
-    return " ".join(f"{v:g}" for v in value) if isinstance(value, list) else str(value)
-
-
-def describe(ladder: Ladder) -> dict[str, Any]:
-    """The content of ladder.json."""
-    return {
-        "settings": ladder.settings,
-        "budgets_flops": list(ladder.budgets),
-        "runs": [
-            {
-                **j.labels,
-                "path": str(j.run_dir.relative_to(ladder.directory)),
-                "n_params": count_params(j.config.model).non_embedding,
-                "n_tokens": j.config.tokens,
-                "learning_rate": j.config.optimizer.learning_rate,
-                "config": {k: v for k, v in to_dict(j.config).items() if k != "data"},
-            }
-            for j in ladder.jobs
-        ],
-    }

@@ -43,7 +43,7 @@ class Copier:
 
     def state(self) -> tuple[Any, ...]:
         """Changes when there is something new to copy."""
-        return tuple(_stamp(self.run_dir / name) for name in (f"{CHECKPOINTS}/{RECORD}", REWINDS, RESULT))
+        return state_of(self.run_dir)
 
     def copy(self) -> dict[str, Any]:
         """Copies the run as it is now; returns what copied.json says. LinkLost, RemoteError as of `Place`."""
@@ -67,7 +67,7 @@ class Copier:
                 raise RemoteError(f"{self.run_dir / name} is damaged (its digest differs), so it is not copied.")
         self._replace(manifest)
         return {"url": self.place.url, "step": step, "time": time.time(), "seconds": time.time() - started,
-                "bytes": sent, "failed": None}  # fmt: skip
+                "bytes": sent, "reached": f"up to step {step}", "failed": None}  # fmt: skip
 
     def _hold(self) -> tuple[dict[str, tuple[Path, str | None]], int, int]:
         """Files of one state of the run, held against what the run does meanwhile: name -> (path, digest if known).
@@ -157,6 +157,11 @@ class Copier:
         os.close(self._lock)
 
 
+def state_of(run_dir: Path) -> tuple[Any, ...]:
+    """Changes when there is something new to copy; its first is None while there is nothing at all."""
+    return tuple(_stamp(run_dir / name) for name in (f"{CHECKPOINTS}/{RECORD}", REWINDS, RESULT))
+
+
 def main(run_dir: Path, url: str) -> int:
     """Follows the run until standard input ends and its last state is copied; 1 if it could not be."""
     ended, tries, failed = False, 0, ""
@@ -165,7 +170,7 @@ def main(run_dir: Path, url: str) -> int:
         try:
             copier = Copier(run_dir, url)
         except BusyError:  # the process that copied for the session before has not ended yet
-            ended = ended or _ended()
+            ended = ended or input_ended()
             if ended:
                 return 1
         except ArecaError as error:
@@ -190,7 +195,7 @@ def main(run_dir: Path, url: str) -> int:
                     return _tell(run_dir, url, f"{error.filename or run_dir}: {error.strerror}")
             if ended and (not failed or tries >= TRIES_AT_END):
                 return 1 if failed else 0
-            ended = ended or _ended()
+            ended = ended or input_ended()
     finally:
         copier.close()
 
@@ -216,7 +221,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def _ended() -> bool:
+def input_ended() -> bool:
     """Waits for the next time to look; True if standard input has ended."""
     ready, _, _ = select.select([0], [], [], PERIOD_SECONDS)
     return bool(ready) and not os.read(0, 4096)

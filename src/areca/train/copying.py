@@ -20,13 +20,21 @@ QUIET_SECONDS = 2.0  # of waiting at the end before it is said
 
 
 class Copying:
-    """The copy of a run in progress. `record` appends an event (its name, its fields), `say` tells the user."""
+    """The copy of a run in progress. `record` appends an event (its name, its fields), `say` tells the user.
 
-    def __init__(self, url: str, run_dir: Path, record: Callable[..., None], say: Callable[[str], None]) -> None:
+    `module` is what makes it, and `goes_on` and `sends` the words for what goes on without it and what sends the rest;
+    a ladder has its own (`areca.study.copies`).
+    """
+
+    def __init__(
+        self, url: str, run_dir: Path, record: Callable[..., None], say: Callable[[str], None], *,
+        module: str = "areca.train.copier", goes_on: str = "The run goes on", sends: str = "--resume with --copy-to",
+    ) -> None:  # fmt: skip
         self.url, self.run_dir, self._record, self._say = url, run_dir, record, say
+        self._goes_on, self._sends = goes_on, sends
         self._looked, self._status, self._out, self._dead = 0.0, _status(run_dir), False, False
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "areca.train.copier", str(run_dir), url],
+            [sys.executable, "-m", module, str(run_dir), url],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the run; this one ends after it
         )  # fmt: skip
@@ -56,9 +64,9 @@ class Copying:
         if status is not None and status != self._status:
             self._status = status
             if status["failed"] is None:
-                self._record("copied", **{k: status[k] for k in ("step", "seconds", "bytes")})
+                self._record("copied", **{k: status.get(k) for k in ("step", "seconds", "bytes")})
                 if self._out:
-                    self._say(f"{self.run_dir} is copied to {self.url} again, up to step {status['step']}.")
+                    self._say(f"{self.run_dir} is copied to {self.url} again, {status['reached']}.")
                 self._out = False
             elif not self._out:
                 self._failed(status["failed"])
@@ -67,12 +75,12 @@ class Copying:
             if not self._out:
                 self._failed(f"its process ended with code {code}")
             else:
-                self._say(f"{self.url} lacks the last state of {self.run_dir}; --resume with --copy-to sends it.")
+                self._say(f"{self.url} lacks the last state of {self.run_dir}; {self._sends} sends it.")
 
     def _failed(self, why: str) -> None:
         self._out = True
         self._record("copy_failed", why=why)
-        self._say(f"{self.run_dir} is not being copied to {self.url}: {why} The run goes on, on this machine's disk.")
+        self._say(f"{self.run_dir} is not being copied to {self.url}: {why} {self._goes_on}, on this machine's disk.")
 
 
 @contextlib.contextmanager
