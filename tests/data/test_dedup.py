@@ -4,6 +4,7 @@ from itertools import pairwise
 
 from made_text import sentence_text
 
+from areca.data import dedup
 from areca.data.dedup import Deduplicator, shingles
 from areca.data.documents import Document
 
@@ -63,3 +64,15 @@ def test_shingles_are_five_words_or_marks():
     assert shingles("To be, or not to be") == ["to be , or not", "be , or not to", ", or not to be"]
     assert shingles("one two three four") == []
     assert shingles("x \udcff y z w v") == shingles("x \ufffd y z w v")
+
+
+def test_a_long_text_is_hashed_in_parts_with_the_same_verdicts(monkeypatch):
+    texts = [sentence_text(i, 60) for i in range(6)] + ["x" * 3000, "a b c d" + " " * 2000]
+    texts += [changed(t, 2) for t in texts[:3]] + [changed(t, 20) for t in texts[3:6]] + [f"{texts[0]}\udcff one more"]
+    whole = Deduplicator().judge(docs(*texts))
+    assert whole == ["kept"] * 8 + ["near"] * 3 + ["kept"] * 3 + ["near"]
+    grams = [shingles(t) for t in texts]
+    for part in (1, 50, 777):
+        monkeypatch.setattr(dedup, "PART", part)
+        assert Deduplicator().judge(docs(*texts)) == whole
+        assert [shingles(t) for t in texts] == grams

@@ -1,9 +1,9 @@
 """From sources of text to a token store: gather, clean, drop duplicates, split, tokenize, write.
 
 Pass one streams every document through the cleaning into a spool beside the store; pass two trains the tokenizer on
-training documents of the spool and writes the tokens. Memory is bounded by the largest document and by three kilobytes
-for each document kept. All is built in a hidden sibling directory, renamed at the end: a store is whole or absent. A
-build that is killed after pass one goes on where it was (`areca.data.resume`).
+training documents of the spool and writes the tokens. Memory is bounded by a few times the largest document and by
+three kilobytes for each document kept. All is built in a hidden sibling directory, renamed at the end: a store is whole
+or absent. A build that is killed after pass one goes on where it was (`areca.data.resume`).
 """
 
 import hashlib

@@ -3,12 +3,13 @@
 Exact duplicates share the SHA-256 of their bytes. Near duplicates share most of their word 5-grams: MinHash with 128
 seeded permutations and locality-sensitive hashing of the `rensa` package, candidates checked by their signatures'
 estimated Jaccard similarity. Of a family of near duplicates the first in order is kept. Memory grows with the number
-of documents (about three kilobytes each), not with their length.
+of documents (about three kilobytes each), not with their length: the 5-grams of a long one are hashed part by part.
 """
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from areca.data.documents import Document, is_valid, to_bytes
 
@@ -17,7 +18,9 @@ PERMUTATIONS = 128
 BANDS = 16  # of 8 rows: pairs of similarity 0.8 are candidates with probability 0.95, of 0.9 with 0.9999
 THRESHOLD = 0.8  # Jaccard similarity, as Lee et al. 2022 used
 SEED = 42
+PART = 1_000_000  # characters of which the 5-grams are held at once
 _WORD = re.compile(r"\w+|[^\w\s]+")
+_SPACE = re.compile(r"\s")
 
 
 class Deduplicator:
@@ -37,7 +40,7 @@ class Deduplicator:
     def judge(self, documents: Sequence[Document]) -> list[str]:
         """One verdict a document, in order. The result doesn't depend on how documents are cut into calls."""
         verdicts = ["kept"] * len(documents)
-        pairs: list[tuple[str, list[str]]] = []
+        pairs: list[tuple[str, Any]] = []
         places: list[int] = []
         for i, document in enumerate(documents):
             digest = hashlib.sha256(to_bytes(document.text)).digest()[:16]
@@ -45,7 +48,7 @@ class Deduplicator:
                 verdicts[i] = "exact"
                 continue
             self._seen.add(digest)
-            grams = shingles(document.text) if self._near is not None else []
+            grams = _hashed(document.text) if self._near is not None else None
             if grams:
                 pairs.append((str(self._count), grams))
                 places.append(i)
@@ -57,9 +60,34 @@ class Deduplicator:
         return verdicts
 
 
+def _hashed(text: str) -> Any:
+    """What the deduplicator takes of a text: its 5-grams, or of a long one their MinHash; None if it has none."""
+    if len(text) <= PART:
+        return shingles(text)
+    import rensa
+
+    found = rensa.RMinHash(num_perm=PERMUTATIONS, seed=SEED)  # type: ignore[attr-defined]
+    some = False
+    for grams in _shingles(text):
+        found.update(grams)
+        some = some or bool(grams)
+    return found if some else None
+
+
 def shingles(text: str) -> list[str]:
     """The distinct word 5-grams of a text, lower case, in order; [] if it has fewer than five words."""
+    return list(dict.fromkeys(gram for grams in _shingles(text) for gram in grams))
+
+
+def _shingles(text: str) -> Iterator[list[str]]:
+    """The 5-grams of a text, those of one part of it after another, each distinct within its part."""
     if not is_valid(text):
         text = to_bytes(text).decode("utf-8", "replace")
-    words = _WORD.findall(text.lower())
-    return list(dict.fromkeys(" ".join(words[i : i + NGRAM]) for i in range(len(words) - NGRAM + 1)))
+    words: list[str] = []
+    start = 0
+    while start < len(text):
+        space = _SPACE.search(text, start + PART) if len(text) - start > PART else None  # words have none within
+        end = space.start() if space else len(text)
+        words = words[max(0, len(words) - NGRAM + 1) :] + _WORD.findall(text[start:end].lower())
+        yield list(dict.fromkeys(" ".join(words[i : i + NGRAM]) for i in range(len(words) - NGRAM + 1)))
+        start = end

@@ -21,6 +21,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from areca.data import store
+from areca.data.longtexts import is_long
 from areca.data.spool import documents
 from areca.data.tokenizer import Tokenizer, load_tokenizer
 from areca.errors import DataError, WorkerLost
@@ -89,16 +90,27 @@ def _encode(
     batch: list[tuple[int, str]] = []
     size, most = 0, _BATCH_CHARACTERS * (8 if threads else 1)
 
+    def put(side: int, ids: list[int], documents: int) -> None:
+        parts[side].append(np.array(ids, dtype).tobytes())
+        counts[2 * side] += len(ids)
+        counts[2 * side + 1] += documents
+
     def flush() -> None:
         for (side, _), ids in zip(batch, tokenizer.encode_batch([text for _, text in batch]), strict=True):
             ids.append(tokenizer.eod_id)
-            parts[side].append(np.array(ids, dtype).tobytes())
-            counts[2 * side] += len(ids)
-            counts[2 * side + 1] += 1
+            put(side, ids, 1)
         batch.clear()
 
     for key, text in documents(spool, start, end):
-        batch.append((int(key < threshold), text))
+        side = int(key < threshold)
+        if is_long(text):
+            flush()
+            size = 0
+            for ids in tokenizer.encode_pieces(text):
+                put(side, ids, 0)
+            put(side, [tokenizer.eod_id], 1)
+            continue
+        batch.append((side, text))
         size += len(text)
         if size > most:
             flush()

@@ -24,6 +24,7 @@ File = Path | RemoteFile
 InvalidUtf8 = Literal["refuse", "keep"]
 _SNIFF = 8192  # a NUL byte in the first so many bytes marks a binary file, as in git
 _BLOCK, _LARGEST_BLOCK = 1 << 20, 1 << 26
+_ROWS_BYTES = 1 << 24  # of Parquet's rows at once, about, before the other columns are left out
 _COMPRESSED = 1 << 14  # bytes that are decompressed at once: they may be a thousand times as many
 
 
@@ -257,8 +258,9 @@ def _parquet(path: File, column: str, options: ReadOptions) -> Iterator[tuple[st
             kind = kind.value_type if pa.types.is_dictionary(kind) else kind
             if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or _is_bytes(pa, kind)):
                 raise DataError(f"{path}: the column {column!r} is {kind}, not text; name another with --text-column.")
-            row = 0
-            for batch in file.iter_batches(batch_size=1024, columns=[column]):
+            row, size = 0, sum(file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups))
+            rows = max(1, min(1024, _ROWS_BYTES * file.metadata.num_rows // max(size, 1)))
+            for batch in file.iter_batches(batch_size=rows, columns=[column]):
                 for value in pc.cast(batch.column(0), pa.large_binary()).to_pylist():
                     row += 1
                     yield f"{path}:{row}", "" if value is None else _decode_row(value, path, row, options)

@@ -13,7 +13,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -21,6 +21,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
 from areca.data.documents import from_bytes, to_bytes
+from areca.data.longtexts import Cuts, pieces
 from areca.errors import ConfigError, DataError, closest
 from areca.files import write_atomic
 
@@ -39,6 +40,7 @@ _PROBE = (
     "\u2581a \u2581",
     " \u0120\u010a",
 )
+_PIECES_AT_ONCE = 8  # of a long text
 _ESCAPED = re.compile("([\ud800-\udfff]+)")
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
@@ -129,6 +131,24 @@ class Tokenizer:
             return [e.ids for e in self._inner.encode_batch_fast(list(texts), add_special_tokens=False)]
         except (UnicodeEncodeError, TypeError):
             return [self._encode_with_escapes(t) for t in texts]
+
+    def encode_pieces(self, text: str) -> Iterator[list[int]]:
+        """`encode`, a piece of a long text after another."""
+        group: list[str] = []
+        for piece in pieces(text, self._cuts):
+            group.append(piece)
+            if len(group) == _PIECES_AT_ONCE:
+                yield from self.encode_batch(group)
+                group = []
+        yield from self.encode_batch(group)
+
+    @functools.cached_property
+    def _cuts(self) -> Cuts:
+        def same(left: str, right: str) -> bool:
+            parts = self.encode_batch([left, right, left + right])
+            return parts[0] + parts[1] == parts[2]
+
+        return Cuts.of(self._bytes, same)
 
     def _encode_with_escapes(self, text: str) -> list[int]:
         ids: list[int] = []
@@ -330,7 +350,9 @@ def train_tokenizer(
         show_progress=False,
     )
     cut = re.compile("|".join(map(re.escape, sorted(user_symbols, key=len, reverse=True)))) if user_symbols else None
-    inner.train_from_iterator((without_escapes(p) for t in texts for p in (cut.split(t) if cut else (t,))), trainer)
+    cuts = Cuts.of(map(to_bytes, user_symbols))
+    parts = (part for text in texts for piece in pieces(text, cuts) for part in (cut.split(piece) if cut else (piece,)))
+    inner.train_from_iterator(map(without_escapes, parts), trainer)
     inner.add_tokens([AddedToken(s, normalized=False, special=False) for s in user_symbols])
     return Tokenizer(inner)
 
