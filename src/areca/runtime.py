@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from areca.errors import ConfigError
+from areca.files import write_atomic
 
 CPUINFO = Path("/proc/cpuinfo")
 
@@ -237,15 +238,7 @@ def _write_entries_whole() -> None:
         if self.eviction_enabled or "://" in str(self.path):  # jax then has a lock, or the store is atomic
             in_place(self, key, value)
             return
-        handle, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=str(self.path))
-        try:
-            with os.fdopen(handle, "wb") as f:
-                f.write(value)
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, str(self.path / f"{key}{suffix}"))
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        write_atomic(str(self.path / f"{key}{suffix}"), value)
 
     if in_place.__module__ == lru_cache.__name__:  # not ours already
         lru_cache.LRUCache.put = put

@@ -205,6 +205,7 @@ def test_a_run_goes_on_with_the_same_bits_on_another_number_of_stages(tiny_store
         ({"pipeline": PipelineConfig(2, 4, layers=3)}, "pipeline.layers is 3 and the model has 2 layers"),
         ({"pipeline": PipelineConfig(2, 4, "zb")}, "pipeline.schedule is 'zb'; choose one of '1f1b', 'gpipe'"),
         ({"pipeline": PipelineConfig(2, 4), "islands": IslandsConfig(2)}, "a stage of a pipeline is on one island"),
+        ({"pipeline": PipelineConfig(2), "islands": IslandsConfig(2)}, "pipeline.stages is 2 and islands.count is 2"),
         ({"pipeline": PipelineConfig(2, 4), "islands": IslandsConfig(digest_every=0)}, "islands.digest_every is 0"),
         (
             {"pipeline": PipelineConfig(2, 4), "islands": IslandsConfig(2)},

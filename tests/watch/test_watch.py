@@ -188,6 +188,27 @@ def test_a_ladder_shows_runs_that_have_not_begun_too(tmp_path, tiny_run, capsys)
     assert len(family_lines(live.View(ladder).look() * 20, "x", 80, height=10)) == 9
 
 
+def test_a_directory_of_runs_ladders_and_quickstarts_shows_all_their_runs(tmp_path, capsys):
+    made(tmp_path / "runs" / "alone", [row(12, 2.0)])
+    made(tmp_path / "runs" / "ladder" / "runs" / "one", [row(3, 3.0)])
+    made(tmp_path / "quickstart" / "verify", [row(4, 3.0)])
+    for ladder in (tmp_path / "runs" / "ladder", tmp_path / "quickstart" / "ladder"):
+        ladder.mkdir(exist_ok=True)
+        (ladder / "ladder.json").write_text(json.dumps({"runs": [{"name": "one", "path": "runs/one"}]}))
+    (tmp_path / "quickstart" / "quickstart.json").write_text("{}")
+    assert main(["watch", str(tmp_path), "--once"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.startswith(f"{tmp_path}: 4 runs, ")
+    names = ["quickstart/ladder/one", "quickstart/verify", "alone", "ladder/one"]
+    assert sorted(line.split()[0] for line in lines) == sorted(names)
+    view = live.View(tmp_path)
+    assert not view.over(view.look())
+    handle = take_lock(tmp_path / "quickstart")  # as a quickstart that makes no run at the moment
+    assert view._watch.alive()
+    os.close(handle)
+    assert not view._watch.alive()
+
+
 def test_json_and_plain_text_and_mistakes(tmp_path, tiny_run, capsys):
     assert main(["watch", str(tiny_run), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["runs"][0]

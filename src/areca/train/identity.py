@@ -53,6 +53,13 @@ def with_pipeline(config: RunConfig) -> RunConfig:
     for name, value, least in (("stages", p.stages, 1), ("microbatches", p.microbatches, 0), ("layers", p.layers, 1)):
         if value < least:
             raise ConfigError(f"pipeline.{name} is {value}; it must be at least {least}.")
+    i = config.islands
+    if i.shards and (p.microbatches or p.stages > 1):
+        stages = f"pipeline.stages is {p.stages}" if p.stages > 1 else f"pipeline.microbatches is {p.microbatches}"
+        many = f"islands.count is {i.count}" if i.count > 1 else f"islands.shards is {i.shards}"
+        out = "islands.count to 1 and islands.shards to 0" if i.count > 1 else "islands.shards to 0"
+        back = "pipeline.stages to 1 and pipeline.microbatches to 0" if p.stages > 1 else "pipeline.microbatches to 0"
+        raise ConfigError(f"{stages} and {many}, but a stage of a pipeline is on one island; set {out}, or {back}.")
     if p.stages > 1 and not p.microbatches:
         raise ConfigError(
             f"pipeline.stages is {p.stages} and pipeline.microbatches is not set; say into how many parts a batch is "
@@ -61,14 +68,6 @@ def with_pipeline(config: RunConfig) -> RunConfig:
     schedules_of_stages.check(p.schedule)
     if not p.microbatches:
         return config
-    i = config.islands
-    if i.shards:
-        many = f"islands.count is {i.count}" if i.count > 1 else f"islands.shards is {i.shards}"
-        out = "islands.count to 1 and islands.shards to 0" if i.count > 1 else "islands.shards to 0"
-        raise ConfigError(
-            f"pipeline.microbatches is {p.microbatches} and {many}, but a stage of a pipeline is on one island; "
-            f"set {out}, or pipeline.microbatches to 0."
-        )
     if i.on != "devices":
         raise ConfigError(
             f"islands.on is {i.on!r} and pipeline.microbatches is {p.microbatches}, but a pipeline's stages are "

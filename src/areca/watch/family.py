@@ -27,8 +27,9 @@ class FamilyWatch:
         return [watch.look() for watch in self._watches.values()]
 
     def alive(self) -> bool:
-        """Whether a process holds the directory itself, as a ladder does."""
-        return any(holder(d).alive == "yes" for d in (self.directory, self.directory / "ladder"))
+        """Whether a process holds the directory itself or one between it and a run, as a ladder does."""
+        between = {d for path in self._watches for d in path.parents if d.is_relative_to(self.directory)}
+        return any(holder(d).alive == "yes" for d in (self.directory, self.directory / "ladder", *between))
 
 
 def is_family(directory: Path) -> bool:
@@ -39,18 +40,28 @@ def is_family(directory: Path) -> bool:
 
 
 def members(directory: Path) -> dict[Path, str]:
-    """{run directory: name}: those of a ladder or a quickstart, or the runs directly below or in `runs`."""
+    """{run directory: name}: those of a ladder or a quickstart, or the runs, ladders and quickstarts directly below or
+    in `runs`."""
+    if (own := _of_study(directory)) is not None:
+        return own
+    found = {}
+    for parent in (directory, directory / "runs"):
+        with contextlib.suppress(OSError):
+            for child in sorted(parent.iterdir()):
+                if (child / RUN).is_file():
+                    found[child] = child.name
+                else:
+                    found |= {path: f"{child.name}/{name}" for path, name in (_of_study(child) or {}).items()}
+    return found
+
+
+def _of_study(directory: Path) -> dict[Path, str] | None:
+    """The runs of a quickstart or of a ladder; None if the directory is neither."""
     if (directory / QUICKSTART).is_file() or (directory / "ladder" / LADDER).is_file():
         found = {p: f"ladder/{n}" for p, n in _of_ladder(directory / "ladder").items()}
         verify = directory / "verify"
         return found | ({verify: "verify"} if (verify / RUN).is_file() else {})
-    if (directory / LADDER).is_file():
-        return _of_ladder(directory)
-    found = {}
-    for parent in (directory, directory / "runs"):
-        with contextlib.suppress(OSError):
-            found |= {p: p.name for p in sorted(parent.iterdir()) if (p / RUN).is_file()}
-    return found
+    return _of_ladder(directory) if (directory / LADDER).is_file() else None
 
 
 def _of_ladder(directory: Path) -> dict[Path, str]:
