@@ -32,13 +32,14 @@ import links
 from areca import runtime
 from areca.config import DataConfig, IslandsConfig, ModelConfig, ParallelConfig, RunConfig
 from areca.model.layout import Layout
-from areca.pathways.processes import Setting
+from areca.pathways.elsewhere.processes import Setting
 from areca.pathways.program import Program
-from areca.train.exchange import sum_shards
-from areca.train.islands import OverIslands, _Programs
-from areca.train.segments import Cut, pieces
+from areca.train.islands.exchange import sum_shards
+from areca.train.islands.over import OverIslands
+from areca.train.islands.programs import Programs
+from areca.train.islands.segments import Cut, pieces
+from areca.train.islands.tuning import Measured, measure
 from areca.train.step import abstract_state, first_state
-from areca.train.tuning import Measured, measure
 
 FRACTIONS = (None, 0.05, 0.2, 0.5)  # of a step, that sending the gradients takes; None: no limit
 PAYLOAD = 0.956  # of a link's speed: what Ethernet and TCP leave (benchmarks/links.py)
@@ -47,7 +48,7 @@ PAYLOAD = 0.956  # of a link's speed: what Ethernet and TCP leave (benchmarks/li
 class Step:
     """One way to take a step, with its own state on both islands; `run` gives the seconds of one."""
 
-    def __init__(self, over: OverIslands, made: _Programs, trace: Callable[..., list[Any]], tokens: np.ndarray) -> None:
+    def __init__(self, over: OverIslands, made: Programs, trace: Callable[..., list[Any]], tokens: np.ndarray) -> None:
         self.over, self.made = over, made
         state = first_state(over.config.model, over.config.optimizer, 0, over.layout)
         placed = over.place(state)
@@ -68,7 +69,7 @@ class Step:
         return (time.perf_counter() - started) / steps
 
 
-def whole(over: OverIslands, made: _Programs, size: int, context: int) -> Program:
+def whole(over: OverIslands, made: Programs, size: int, context: int) -> Program:
     """The gradient of a shard as one program: (head, parts, layers, embedding)."""
     params = over.shapes[0]
     found = pieces(Cut(over.config.model, 1, over.layout), params, size, context)
@@ -82,7 +83,7 @@ def whole(over: OverIslands, made: _Programs, size: int, context: int) -> Progra
     return Program("gradient", gradient, [params, jax.ShapeDtypeStruct((size, context + 1), np.int32)])
 
 
-def ways(over: OverIslands, made: _Programs, gradient: Program | None, exchange: bool) -> Callable[..., list[Any]]:
+def ways(over: OverIslands, made: Programs, gradient: Program | None, exchange: bool) -> Callable[..., list[Any]]:
     """The traced step: in segments, or of one program `gradient`; with the exchange or with each island for itself."""
     one = {}
 
@@ -166,8 +167,8 @@ def main() -> int:
 def compare(over: OverIslands, link: links.Link, tokens: np.ndarray, size: int, asked: argparse.Namespace) -> int:
     model, context = over.config.model, asked.context
 
-    def made(lengths: tuple[int, ...]) -> _Programs:
-        return _Programs(over, Cut(model, len(lengths), over.layout, lengths=lengths), size, context)
+    def made(lengths: tuple[int, ...]) -> Programs:
+        return Programs(over, Cut(model, len(lengths), over.layout, lengths=lengths), size, context)
 
     monolith = made((model.n_layers,))
     gradient = whole(over, monolith, size, context)

@@ -35,7 +35,8 @@ def pids() -> list[int]:
         with contextlib.suppress(OSError, ValueError):
             pid = int(entry.name)
             parent = int(entry.joinpath("stat").read_text().rpartition(")")[2].split()[1])
-            if parent == os.getpid() and b"areca.pathways.processes" in entry.joinpath("cmdline").read_bytes():
+            words = entry.joinpath("cmdline").read_bytes()
+            if parent == os.getpid() and b"areca.pathways.elsewhere.processes" in words:
                 found.append(pid)
     return sorted(found)
 

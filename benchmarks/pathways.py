@@ -31,7 +31,7 @@ from jax.sharding import PartitionSpec as P
 from areca.pathways.controller import Controller
 from areca.pathways.island import Island, split_devices
 from areca.pathways.program import Program
-from areca.pathways.timeline import Timeline
+from areca.pathways.seeing.timeline import Timeline
 
 CHAIN = 128
 ROUNDS = 40
@@ -261,7 +261,7 @@ def pipeline(stages: int = 16, microbatches: int = 64) -> None:
 
 def elsewhere() -> None:
     """Tiny programs on an island of another process: one message for 128 of them against one for each."""
-    from areca.pathways import processes, rays
+    from areca.pathways.elsewhere import processes, rays
 
     setting = processes.Setting((1, 1), threads=1)
     starts = {"ray": rays.start, "processes": processes.start}

@@ -36,9 +36,9 @@ from areca.config import DataConfig, ModelConfig, OptimizerConfig, ParallelConfi
 from areca.model.layout import Layout
 from areca.pathways.graph import Part, Step
 from areca.pathways.program import Program
-from areca.pathways.replay import measure, replay, steps_of
 from areca.pathways.schedules import SCHEDULES, Schedule, bubble
-from areca.train.pipeline import OverStages
+from areca.pathways.seeing.replay import measure, replay, steps_of
+from areca.train.pipeline.run import OverStages
 from areca.train.step import abstract_state, compile_step, first_state
 
 MODEL = ModelConfig(vocab_size=512, d_model=96, n_layers=32, n_heads=4, d_ff=384)

@@ -34,7 +34,7 @@ def main() -> None:
     from areca.config import ModelConfig
     from areca.model import decoder
     from areca.model.layout import Layout
-    from areca.train.segments import Cut, assemble, pieces
+    from areca.train.islands.segments import Cut, assemble, pieces
     from areca.train.step import gradients
 
     model = ModelConfig(asked.vocab, asked.d_model, asked.layers, n_heads=max(1, asked.d_model // 32))

@@ -32,7 +32,7 @@ from areca.pathways.future import Future
 from areca.pathways.graph import Graph, Value
 from areca.pathways.island import Island, split_devices
 from areca.pathways.program import Program
-from areca.pathways.timeline import Timeline
+from areca.pathways.seeing.timeline import Timeline
 
 logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)  # it tells each failure with a traceback
 X = np.arange(8, dtype=np.int32)

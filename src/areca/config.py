@@ -120,7 +120,7 @@ class IslandsConfig:
 
 @dataclass(frozen=True)
 class PipelineConfig:
-    """Stages that train one model, each an island with the parameters of its own layers (`areca.train.pipeline`).
+    """Stages that train one model, each an island with the parameters of its own layers (`areca.train.pipeline.run`).
 
     The batch is cut into `microbatches`, whose gradients are summed in their order; that and how many `layers` one
     program computes are part of the numbers. How many stages there are and their schedule are not.

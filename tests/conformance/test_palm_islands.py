@@ -9,8 +9,8 @@ import pytest
 
 from areca import chips
 from areca.model.config import PRESETS
-from areca.train.dryrun import DryRun, _exchange
-from areca.train.scaling import over_islands
+from areca.train.ahead.dryrun import DryRun, _exchange
+from areca.train.ahead.scaling import over_islands
 
 PALM = DryRun(PRESETS["palm-540b"].resolved(), 256, 12, 1024, 2048, islands=2, chip=chips.chip("tpu-v4"))
 LAYERS, D, VOCABULARY, TOTAL = 118, 18_432, 256_000, 540_356_474_880

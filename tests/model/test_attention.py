@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from areca.model.attention import QUERY_BLOCK, attention, pairs_to_halves, rope_angles, rotate_halves
-from areca.train.transfers import equations, product_flops
+from areca.train.ahead.transfers import equations, product_flops
 
 
 def _plain(q_BTHK, k_BSGK, v_BSGK):

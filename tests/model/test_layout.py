@@ -17,7 +17,7 @@ from areca.model import decoder
 from areca.model.config import PRESETS, ModelConfig
 from areca.model.layout import Layout
 from areca.train import step
-from areca.train.dryrun import UNRUN
+from areca.train.ahead.dryrun import UNRUN
 
 # Odd where a mesh allows it: V is no multiple of anything, F and T are no powers of two.
 ODD = ModelConfig(vocab_size=301, d_model=32, n_layers=3, n_heads=8, head_dim=6, d_ff=40).resolved()

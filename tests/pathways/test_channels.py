@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from areca.pathways.links import _HEADER, Links
+from areca.pathways.elsewhere.links import _HEADER, Links
 
 TOKEN = b"t" * 32
 

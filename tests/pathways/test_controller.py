@@ -15,7 +15,7 @@ from areca.errors import ConfigError, ProgramError
 from areca.pathways.controller import Controller
 from areca.pathways.island import split_devices
 from areca.pathways.program import Program
-from areca.pathways.timeline import Timeline
+from areca.pathways.seeing.timeline import Timeline
 
 X = jnp.arange(8, dtype=jnp.float32)
 DOUBLE = Program("double", lambda x: x * 2, [X])

@@ -8,9 +8,9 @@ from areca.errors import ConfigError
 from areca.pathways.controller import Controller
 from areca.pathways.island import split_devices
 from areca.pathways.program import Program
-from areca.pathways.replay import from_events, measure, replay, steps_of
 from areca.pathways.schedules import SCHEDULES, Action, before, bubble, in_flight, of_stage, order
-from areca.pathways.timeline import Timeline
+from areca.pathways.seeing.replay import from_events, measure, replay, steps_of
+from areca.pathways.seeing.timeline import Timeline
 
 SIZES = [(1, 1), (1, 4), (2, 1), (4, 2), (4, 8), (8, 16)]
 X = jax.ShapeDtypeStruct((4,), np.float32)

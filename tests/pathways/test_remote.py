@@ -13,13 +13,13 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from areca.errors import ConfigError, IslandError, ProgramError
-from areca.pathways.agent import Bad
 from areca.pathways.controller import Controller
+from areca.pathways.elsewhere.agent import Bad
+from areca.pathways.elsewhere.processes import Setting, start
+from areca.pathways.elsewhere.remote import RemoteIsland
 from areca.pathways.island import split_devices
-from areca.pathways.processes import Setting, start
 from areca.pathways.program import Program
-from areca.pathways.remote import RemoteIsland
-from areca.pathways.timeline import Timeline
+from areca.pathways.seeing.timeline import Timeline
 
 X = np.arange(32, dtype=np.float32).reshape(4, 8)
 CUT = P("data", "model")

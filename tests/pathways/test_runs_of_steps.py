@@ -9,7 +9,7 @@ from areca.pathways.controller import Controller
 from areca.pathways.flight import Flight
 from areca.pathways.island import split_devices
 from areca.pathways.program import Program
-from areca.pathways.timeline import Timeline
+from areca.pathways.seeing.timeline import Timeline
 
 X = jnp.arange(8, dtype=jnp.float32)
 MORE = Program("more", lambda x: x + 1, [X])

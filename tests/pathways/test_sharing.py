@@ -15,8 +15,8 @@ from areca.pathways.dispatch import Dispatch
 from areca.pathways.flight import Flight
 from areca.pathways.island import split_devices
 from areca.pathways.program import Program
+from areca.pathways.seeing.timeline import Timeline
 from areca.pathways.stride import Share, Stride
-from areca.pathways.timeline import Timeline
 
 X = jnp.arange(8, dtype=jnp.float32)
 DOUBLE = Program("double", lambda x: x * 2, [X])

@@ -10,7 +10,7 @@ import pytest
 from areca.pathways.controller import Controller
 from areca.pathways.island import split_devices
 from areca.pathways.program import Program
-from areca.pathways.timeline import Timeline
+from areca.pathways.seeing.timeline import Timeline
 
 X = jnp.arange(8, dtype=jnp.float32)
 

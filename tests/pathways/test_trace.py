@@ -10,9 +10,9 @@ import pytest
 
 from areca.cli.main import main
 from areca.errors import DataError
-from areca.pathways.critical import Order, critical_path, length, merged, within, without
-from areca.pathways.timeline import Event, Timeline
-from areca.pathways.trace import read, summary, write
+from areca.pathways.seeing.critical import Order, critical_path, length, merged, within, without
+from areca.pathways.seeing.timeline import Event, Timeline
+from areca.pathways.seeing.trace import read, summary, write
 
 
 def event(kind, name, track, start, end, sequence=-1, step=1, ins=(), made=()):

@@ -17,8 +17,8 @@ from areca.data.store import TokenStore
 from areca.errors import CheckpointError, ConfigError, LinkLost, RemoteError
 from areca.files import read_json, write_json
 from areca.remote.place import Place
-from areca.train.copier import Copier
-from areca.train.copies import PART, bring_back, local_run, read_manifest, settle
+from areca.train.away.copier import Copier
+from areca.train.away.copies import PART, bring_back, local_run, read_manifest, settle
 from areca.train.identity import layout_of, parameters_sha256
 from areca.train.loop import train
 from areca.train.models import config_table, first_state, start_of

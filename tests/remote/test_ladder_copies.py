@@ -18,7 +18,7 @@ from areca.remote.place import Place
 from areca.study import recipe
 from areca.study.copier import main as copy_all
 from areca.study.ladder import Ladder, plan_ladder, run_ladder
-from areca.train.copies import local_run
+from areca.train.away.copies import local_run
 from areca.train.record import metrics_without_timing
 
 URL = "s3://lab/ladder"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from areca.pathways.processes import without_devices
+from areca.pathways.elsewhere.processes import without_devices
 
 
 @dataclass

@@ -13,7 +13,7 @@ import pytest
 from areca.errors import ConfigError, DataError
 from areca.files import read_json, write_json
 from areca.model.counts import count_params, exact_flops_per_token
-from areca.pathways.processes import without_devices
+from areca.pathways.elsewhere.processes import without_devices
 from areca.study import recipe
 from areca.study.ladder import plan_ladder, run_ladder, shapes_around
 from areca.study.ladderjson import describe

@@ -18,10 +18,10 @@ from areca.study.islands import RETRIES, Islands, on_islands, run_over_islands
 from areca.study.ladder import plan_ladder, run_ladder
 from areca.study.ladderjson import describe
 from areca.study.pool import Job
-from areca.train.islands_run import IslandsRun
+from areca.train.islands.run import IslandsRun
+from areca.train.islands.tenant import Tenant
 from areca.train.loop import train
 from areca.train.record import metrics_without_timing, read_events
-from areca.train.tenant import Tenant
 from tiny import tiny_config
 
 

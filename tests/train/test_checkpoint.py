@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 from areca.errors import CheckpointError, ConfigError
 from areca.train import checkpoint
 from areca.train.checkpoint import Checkpoints
+from areca.train.checkpoint_orbax import checkpointer
 
 
 def _state(value: float = 1.0):
@@ -400,6 +402,16 @@ def test_a_save_of_a_megabyte_holds_training_up_for_less_than_50_ms(tmp_path):
             blocked.append(time.perf_counter() - started)
             checkpoints.wait()
     assert min(blocked) < 0.05
+
+
+def test_a_save_that_failed_is_not_told_of_by_asyncio_again(caplog):
+    checkpointer().close()
+    error = ValueError("Error writing /runs/a/checkpoints/2.orbax-checkpoint-tmp/d/29a7: No space left on device")
+    for fault in (error, ValueError("of something else")):  # as asyncio logs a future that nobody has asked
+        logging.getLogger("asyncio").error(f"_GatheringFuture exception was never retrieved\nfuture: <{fault!r}>")
+    assert [r.getMessage().splitlines()[1] for r in caplog.records if r.name == "asyncio"] == [
+        "future: <ValueError('of something else')>"
+    ]
 
 
 def test_a_full_disk_is_one_sentence_and_the_earlier_checkpoint_stays_whole(tmp_path):

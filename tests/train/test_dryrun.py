@@ -17,8 +17,8 @@ from areca.errors import ConfigError
 from areca.model.config import PRESETS, ModelConfig
 from areca.model.layout import Layout
 from areca.train import step
-from areca.train.dryrun import UNRUN, DryRun, check, dry_run
-from areca.train.transfers import Transfer, transfers
+from areca.train.ahead.dryrun import UNRUN, DryRun, check, dry_run
+from areca.train.ahead.transfers import Transfer, transfers
 
 SMALL = ModelConfig(vocab_size=304, d_model=64, n_layers=12, n_heads=8, head_dim=8, d_ff=128).resolved()
 

@@ -11,7 +11,7 @@ from areca.config import ModelConfig
 from areca.errors import ConfigError
 from areca.model import decoder
 from areca.model.layout import Layout
-from areca.train.exchange import digest, shard_size, sum_shards, to_wire
+from areca.train.islands.exchange import digest, shard_size, sum_shards, to_wire
 
 DIGEST = jax.jit(digest)
 

@@ -14,7 +14,8 @@ from areca.errors import CheckpointError, ConfigError, TrainingError
 from areca.files import read_json
 from areca.model.layout import Layout
 from areca.pathways.future import Future
-from areca.train.islands import OverIslands, compare
+from areca.train.islands.over import OverIslands
+from areca.train.islands.values import compare
 from areca.train.loop import train
 from areca.train.record import read_metrics
 from areca.train.step import abstract_state, first_state

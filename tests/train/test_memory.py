@@ -7,9 +7,9 @@ from areca.config import OptimizerConfig
 from areca.model.config import PRESETS, ModelConfig
 from areca.model.layout import Layout
 from areca.train import step
-from areca.train.dryrun import UNRUN
-from areca.train.memory import estimate
-from areca.train.transfers import kept_bytes
+from areca.train.ahead.dryrun import UNRUN
+from areca.train.ahead.memory import estimate
+from areca.train.ahead.transfers import kept_bytes
 
 PALM = OptimizerConfig()
 FACTOR = 1.6  # either way; for shapes as large as PaLM's it is 1.05

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from areca.errors import ConfigError
-from areca.train.overlap import Times, best_lengths, bounds, even, step_seconds
+from areca.train.islands.overlap import Times, best_lengths, bounds, even, step_seconds
 
 BASE = Times(forward=30, head=10, layer=6, embedding=4, segment=0, head_bytes=20, layer_bytes=10, embedding_bytes=0,
               seconds_per_byte=0.4)  # fmt: skip

@@ -23,10 +23,10 @@ from areca.config import (
 from areca.errors import CheckpointError, ConfigError, TrainingError
 from areca.files import read_json
 from areca.pathways.program import Program
-from areca.pathways.replay import replay, steps_of
+from areca.pathways.seeing.replay import replay, steps_of
 from areca.train.identity import parameters_sha256, with_pipeline
 from areca.train.loop import train
-from areca.train.pipeline import OverStages
+from areca.train.pipeline.run import OverStages
 from areca.train.record import read_metrics
 from areca.train.step import abstract_state, first_state, train_step
 from tiny import tiny_config

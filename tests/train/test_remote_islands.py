@@ -15,11 +15,13 @@ import pytest
 
 from areca.config import IslandsConfig, ParallelConfig
 from areca.errors import ConfigError, TrainingError
-from areca.pathways import fleet, processes, rays
-from areca.train import islands_run
+from areca.pathways import fleet
+from areca.pathways.elsewhere import processes, rays
 from areca.train.evaluate import Evaluator
-from areca.train.islands import OverIslands, check, setting_of
-from areca.train.islands_evaluate import OnIslands
+from areca.train.islands import run as islands_run
+from areca.train.islands.evaluate import OnIslands
+from areca.train.islands.over import OverIslands
+from areca.train.islands.setting import check, setting_of
 from areca.train.loop import train
 from areca.train.record import read_events, read_metrics
 from tiny import tiny_config

@@ -8,9 +8,9 @@ from areca import chips
 from areca.errors import ConfigError
 from areca.model.config import ModelConfig
 from areca.model.counts import count_params
-from areca.train.dryrun import DryRun, _exchange, check
-from areca.train.overlap import best_lengths, step_seconds
-from areca.train.scaling import Link, over_islands, times
+from areca.train.ahead.dryrun import DryRun, _exchange, check
+from areca.train.ahead.scaling import Link, over_islands, times
+from areca.train.islands.overlap import best_lengths, step_seconds
 
 SMALL = ModelConfig(vocab_size=304, d_model=64, n_layers=12, n_heads=8, head_dim=8, d_ff=128).resolved()
 ASKED = DryRun(SMALL, 4, 2, 8, 32, islands=2, link_gbps=1e-3, island_seconds=2.0)

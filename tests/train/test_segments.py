@@ -14,8 +14,8 @@ from areca.errors import ConfigError
 from areca.model import decoder
 from areca.model.layout import Layout
 from areca.pathways.island import Island
-from areca.train.exchange import sum_shards
-from areca.train.segments import Cut, Piece, assemble, pieces
+from areca.train.islands.exchange import sum_shards
+from areca.train.islands.segments import Cut, Piece, assemble, pieces
 from areca.train.step import finish, init_state, train_step
 
 SHAPE = {"vocab_size": 31, "d_model": 8, "n_layers": 3, "n_heads": 2, "d_ff": 16}

@@ -7,7 +7,7 @@ import pytest
 from areca.config import ModelConfig, OptimizerConfig
 from areca.errors import ConfigError
 from areca.model.counts import count_params
-from areca.train.stages import groups, join, layers_of_stages, parts
+from areca.train.pipeline.stages import groups, join, layers_of_stages, parts
 from areca.train.step import init_state
 
 GPT = {"block": "serial", "n_kv_heads": 2, "mlp": "gelu", "positions": "learned", "n_positions": 10, "tied": False,

@@ -7,9 +7,9 @@ import pytest
 from areca.cli.main import main
 from areca.config import IslandsConfig, to_dict
 from areca.errors import ConfigError
-from areca.pathways.trace import read, summary
+from areca.pathways.seeing.trace import read, summary
+from areca.train.islands.tracing import parse_steps
 from areca.train.loop import train
-from areca.train.tracing import parse_steps
 from tiny import tiny_config
 
 

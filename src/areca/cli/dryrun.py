@@ -49,7 +49,7 @@ def dryrun(
     """
     from areca.config import OptimizerConfig
     from areca.model.summary import load_shape
-    from areca.train.dryrun import ask
+    from areca.train.ahead.dryrun import ask
 
     asked = load_shape(**shape)
     result = ask(

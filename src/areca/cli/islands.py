@@ -38,7 +38,7 @@ def islands(
     from areca.cli.settings import load
     from areca.config import replace
     from areca.pathways.fleet import kind_of
-    from areca.train.tuning import propose
+    from areca.train.islands.tuning import propose
 
     on = kind_of(islands_on)
     settings = load(config, given or {})

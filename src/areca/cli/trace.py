@@ -31,7 +31,7 @@ def trace(run: Path, /, *, json: bool = False) -> int:
         json: print everything for machines.
     """
     from areca.cli.options import print_json
-    from areca.pathways.trace import read, summary
+    from areca.pathways.seeing.trace import read, summary
 
     found = summary(read(run))
     print_json(found) if json else _print(found)

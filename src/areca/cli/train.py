@@ -79,10 +79,10 @@ def train(
     from areca.errors import ConfigError
     from areca.footprint.card import summary_of
     from areca.pathways.fleet import kind_of
+    from areca.train.islands.tracing import parse_steps
     from areca.train.loop import train as train_run
     from areca.train.models import config_table
     from areca.train.saves import describe
-    from areca.train.tracing import parse_steps
 
     if from_step is not None and not resume:
         raise ConfigError(

@@ -9,11 +9,11 @@ from jax.tree_util import tree_flatten
 
 from areca.errors import ConfigError
 from areca.pathways.dataflow import Unit
+from areca.pathways.elsewhere.remote import register
 from areca.pathways.future import Future
 from areca.pathways.graph import Graph
 from areca.pathways.island import Island
 from areca.pathways.program import Program, flat_specs, shapes
-from areca.pathways.remote import register
 from areca.pathways.stride import Share
 
 if TYPE_CHECKING:

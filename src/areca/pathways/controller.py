@@ -19,15 +19,15 @@ from areca.errors import ConfigError, IslandError
 from areca.pathways.client import Client
 from areca.pathways.dataflow import Dataflow, Execution, Failed, Unit
 from areca.pathways.dispatch import Dispatch
+from areca.pathways.elsewhere.remote import Handle, unregister
+from areca.pathways.elsewhere.watch import Watch
 from areca.pathways.flight import Flight, settled
 from areca.pathways.future import Future, failure, wait_for
 from areca.pathways.graph import Graph, Host, Segment, Step
 from areca.pathways.island import Island
 from areca.pathways.pool import Pool
 from areca.pathways.program import Program, shapes
-from areca.pathways.remote import Handle, unregister
-from areca.pathways.timeline import Timeline
-from areca.pathways.watch import Watch
+from areca.pathways.seeing.timeline import Timeline
 
 WINDOW = 16  # programs in flight on an island
 DEADLINE = 300.0  # seconds without an answer after which an island is called stuck

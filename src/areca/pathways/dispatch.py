@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from areca.errors import IslandError
-from areca.pathways.agent import Bad
 from areca.pathways.costs import Costs
 from areca.pathways.dataflow import Execution, Failed, Unit
+from areca.pathways.elsewhere.agent import Bad
+from areca.pathways.elsewhere.remote import Handle
 from areca.pathways.flight import Flight
 from areca.pathways.future import failure
 from areca.pathways.graph import Segment, Step
 from areca.pathways.island import Island
-from areca.pathways.remote import Handle
 from areca.pathways.stride import Stride
 
 

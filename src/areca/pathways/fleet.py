@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from areca.errors import ArecaError, ConfigError
+from areca.pathways.elsewhere.processes import Setting, Starting, acquaint, start
 from areca.pathways.island import split_devices
-from areca.pathways.processes import Setting, Starting, acquaint, start
 
 Kind = Literal["devices", "processes", "ray"]
 KINDS: tuple[Kind, ...] = ("devices", "processes", "ray")
@@ -29,7 +29,7 @@ class Fleet:
         if kind == "devices":
             self.islands: list[Any] = list(split_devices(count, setting.shape))
         elif kind == "ray":
-            from areca.pathways import rays
+            from areca.pathways.elsewhere import rays
 
             self.islands = rays.start(count, setting)
         else:
@@ -49,7 +49,7 @@ class Fleet:
         """Starts a new island of a name: `island()` of what it gives waits until it is up, `kill()` ends it."""
         number = self.names.index(name)
         if self.kind == "ray":
-            from areca.pathways import rays
+            from areca.pathways.elsewhere import rays
 
             return rays.Starting(name, self.setting, number)
         return Starting(name, self.setting, number)

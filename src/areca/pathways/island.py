@@ -2,7 +2,7 @@
 
 A mesh (data, model) lies over the island's devices. Values are lists of jax arrays, which exist before they are
 computed: a program is enqueued on arrays whose own programs still run. An island of another process has the same
-methods (`areca.pathways.remote`).
+methods (`areca.pathways.elsewhere.remote`).
 """
 
 from collections.abc import Sequence

@@ -13,8 +13,8 @@ import jax
 
 from areca.errors import ArecaError, IslandError
 from areca.pathways.controller import Controller
+from areca.pathways.elsewhere.processes import Setting
 from areca.pathways.fleet import Fleet, Kind, Returning
-from areca.pathways.processes import Setting
 
 # Programs in flight on an island. A run enqueues 8 steps ahead, and a step may be one program: what is in flight is
 # served in the order it came, so only what waits in the controller is shared by weight. A CPU computes independent

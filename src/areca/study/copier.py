@@ -1,8 +1,8 @@
 """The process that copies a ladder's runs to a URL while they go on: `python -m areca.study.copier DIR URL`.
 
 One for all runs, beside whichever processes train them. A run is copied at each of its checkpoints and at its end, as
-`areca.train.copier` does for one. How it goes is in DIR/copied.json. It ends once its standard input has, which is when
-the ladder's process is done or gone, and the last states are sent.
+`areca.train.away.copier` does for one. How it goes is in DIR/copied.json. It ends once its standard input has, which is
+when the ladder's process is done or gone, and the last states are sent.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from typing import Any
 from areca.errors import ArecaError, BusyError, LinkLost
 from areca.files import read_json, write_json
 from areca.study.ladderjson import LADDER
-from areca.train.copier import STATUS, TRIES_AT_END, Copier, input_ended, state_of
+from areca.train.away.copier import STATUS, TRIES_AT_END, Copier, input_ended, state_of
 
 
 class _Run:

@@ -1,7 +1,7 @@
 """The copy of a ladder behind a URL: its runs, each a copy as `areca train --copy-to` makes it, and its ladder.json.
 
     URL/ladder.json      what the ladder is; written first
-    URL/runs/NAME/       the copy of a run (`areca.train.copies`)
+    URL/runs/NAME/       the copy of a run (`areca.train.away.copies`)
 
 The runs are copied by one process for all (`areca.study.copier`), whichever way they share the machine, as it looks at
 their files. Those that this machine has lost are fetched back before the ladder goes on.
@@ -19,8 +19,8 @@ from areca.errors import CheckpointError, ConfigError, RemoteError
 from areca.remote.place import Place
 from areca.study.ladderjson import LADDER, describe, refuse_other
 from areca.study.pool import Heard, Job
-from areca.train.copies import MANIFEST, bring_back, settle
-from areca.train.copying import Copying
+from areca.train.away.copies import MANIFEST, bring_back, settle
+from areca.train.away.copying import Copying
 from areca.train.record import read_run_json
 
 if TYPE_CHECKING:

@@ -111,7 +111,7 @@ def run_over_islands(
     ended, and Interrupted on SIGINT or SIGTERM, after all have saved. `on_diverged` as of `areca.study.pool.run_jobs`.
     """
     from areca.pathways.shared import SharedFleet
-    from areca.train.islands import setting_of
+    from areca.train.islands.setting import setting_of
     from areca.train.signals import stop_requests
 
     if not jobs:
@@ -237,8 +237,8 @@ class _Crew:
 
     def _once(self, job: Job, tell: "_Telling") -> dict[str, Any]:
         """The run's result, from where it is."""
+        from areca.train.islands.tenant import Tenant
         from areca.train.loop import train
-        from areca.train.tenant import Tenant
 
         mean = sum(j.cost for j in self.jobs) / len(self.jobs)
         weight = job.cost / mean if self.islands.weights == "flops" else 1.0

@@ -83,11 +83,18 @@ def groups(sizes: Mapping[str, int]) -> Iterator[list[str]]:
 
 
 def _hush() -> None:
-    """Drops what orbax logs through absl: every error also raises, and one sentence of ours says what failed."""
-    logger = logging.getLogger("absl")
-    if not any(f is _not_orbax for f in logger.filters):
-        logger.addFilter(_not_orbax)
+    """Drops what orbax logs through absl, and asyncio of a save that failed while other writes of it were waited for:
+    every error also raises, and one sentence of ours says what failed."""
+    for name, wanted in (("absl", _not_orbax), ("asyncio", _not_of_a_save)):
+        logger = logging.getLogger(name)
+        if wanted not in logger.filters:
+            logger.addFilter(wanted)
 
 
 def _not_orbax(record: logging.LogRecord) -> bool:
     return f"{os.sep}orbax{os.sep}" not in record.pathname
+
+
+def _not_of_a_save(record: logging.LogRecord) -> bool:
+    said = record.getMessage()
+    return not ("never retrieved" in said and ".orbax-checkpoint-tmp" in said)

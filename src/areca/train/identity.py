@@ -120,11 +120,11 @@ def check(config: RunConfig, store: TokenStore) -> None:
         raise ConfigError("track.project is empty text; leave it out or give a name.")
     noise.check(config)
     if config.islands.shards:
-        from areca.train.islands import check as check_islands
+        from areca.train.islands.setting import check as check_islands
 
         check_islands(config)
     if config.pipeline.microbatches:
-        from areca.train.pipeline import check as check_pipeline
+        from areca.train.pipeline.run import check as check_pipeline
 
         check_pipeline(config)
     least = {"evaluation.batch": 1, "evaluation.every_tokens": 0, "evaluation.max_tokens": 0}

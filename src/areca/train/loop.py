@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from areca import runtime
 from areca.config import RunConfig
 from areca.data.store import TokenStore
-from areca.train import anneal, copies
-from areca.train.copying import copying
+from areca.train import anneal
+from areca.train.away import copies
+from areca.train.away.copying import copying
 from areca.train.identity import (
     Resume,
     as_before,
@@ -26,17 +27,17 @@ from areca.train.identity import (
     with_islands,
     with_pipeline,
 )
+from areca.train.islands.tracing import Tracing, Windows, check_within
+from areca.train.islands.tracing import check as check_windows
 from areca.train.models import start_of
 from areca.train.profiling import profiled
 from areca.train.progress import Listener, Progress, Say
 from areca.train.record import RunRecord
 from areca.train.run import Run, enough_memory
 from areca.train.signals import stop_requests
-from areca.train.tracing import Tracing, Windows, check_within
-from areca.train.tracing import check as check_windows
 
 if TYPE_CHECKING:
-    from areca.train.tenant import Tenant
+    from areca.train.islands.tenant import Tenant
 
 
 def train(
@@ -86,7 +87,7 @@ def train(
     threads = runtime.prepare(config.threads, devices=config.devices_here)
     config = replace(config, model=config.model.resolved(), threads=threads)
     if config.islands.on == "ray":
-        from areca.pathways import rays
+        from areca.pathways.elsewhere import rays
 
         rays.connect()  # before jax starts: Ray starts processes
     store = TokenStore.open(config.data.store)
@@ -135,12 +136,12 @@ def train(
 def _kind(config: RunConfig, tenant: "Tenant | None") -> Callable[..., "Run"]:
     """How the steps of a run are taken."""
     if config.pipeline.microbatches:
-        from areca.train.pipeline import PipelineRun
+        from areca.train.pipeline.run import PipelineRun
 
         return PipelineRun
     if not config.islands.shards and tenant is None:
         return Run
-    from areca.train.islands_run import IslandsRun
+    from areca.train.islands.run import IslandsRun
 
     return partial(IslandsRun, tenant=tenant)
 

@@ -21,9 +21,9 @@ from areca.data.tokenizer import load_tokenizer
 from areca.errors import CheckpointError, ConfigError
 from areca.files import read_json, write_atomic, write_json
 from areca.remote.place import is_url
+from areca.train.away.copies import local_run
 from areca.train.checkpoint import Checkpoints
 from areca.train.checkpoint_files import Entry
-from areca.train.copies import local_run
 from areca.train.identity import parameters_sha256
 from areca.train.record import read_run_json
 

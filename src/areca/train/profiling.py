@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jax
 
-from areca.train.tracing import Windows
+from areca.train.islands.tracing import Windows
 
 DIRECTORY = "profile"
 

@@ -26,8 +26,8 @@ from areca.model.decoder import Decoder
 from areca.model.lanes import Batch, Entry, Piece, check_prompts, run
 from areca.model.sampling import Sampling
 from areca.remote.place import is_url
+from areca.train.away.copies import local_run
 from areca.train.checkpoint import Checkpoints
-from areca.train.copies import local_run
 from areca.train.models import TOKENIZER, is_model, read_model
 from areca.train.record import read_run_json
 

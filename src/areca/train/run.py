@@ -27,12 +27,13 @@ from areca.footprint.sessions import Watch, expected_power, sessions_of, start_m
 from areca.model.counts import count_params
 from areca.track.companions import Companions
 from areca.train import anneal, guard, rewinds, schedules
+from areca.train.away.copying import Copying
 from areca.train.checkpoint import Checkpoints
-from areca.train.copying import Copying
 from areca.train.identity import (
     layout_of,
     parameters_sha256,
 )
+from areca.train.islands.tracing import Tracing
 from areca.train.models import first_state
 from areca.train.profiling import Profiling
 from areca.train.progress import Listener, Say
@@ -40,7 +41,6 @@ from areca.train.record import RunRecord, read_evaluations, read_events, read_me
 from areca.train.result import result_of
 from areca.train.saves import Saves, state_bytes
 from areca.train.signals import Stop
-from areca.train.tracing import Tracing
 
 if TYPE_CHECKING:
     from areca.footprint.meter import Meter

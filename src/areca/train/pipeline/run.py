@@ -6,10 +6,10 @@
     then:                 one norm over all parts of the model, clipping, each part's update where it lies
 
 It is one graph of the controller (`areca.pathways`), whose order of nodes is the schedule (`areca.pathways.schedules`).
-Programs are made for parts of the model (`areca.train.stages`), not for stages, and everything that joins parts does so
-in their order: the trajectory depends on the microbatches and the parts, and on one stage, on sixteen, and with either
-schedule it has the same bits. Shared embeddings, which two stages hold, are compared every `islands.digest_every`
-steps.
+Programs are made for parts of the model (`areca.train.pipeline.stages`), not for stages, and everything that joins
+parts does so in their order: the trajectory depends on the microbatches and the parts, and on one stage, on sixteen,
+and with either schedule it has the same bits. Shared embeddings, which two stages hold, are compared every
+`islands.digest_every` steps.
 """
 
 from collections.abc import Callable
@@ -30,14 +30,14 @@ from areca.pathways.future import Future
 from areca.pathways.graph import Graph
 from areca.pathways.island import Island
 from areca.pathways.program import Program
-from areca.pathways.timeline import Timeline
-from areca.train.exchange import digest
+from areca.pathways.seeing.timeline import Timeline
 from areca.train.identity import layout_of
-from areca.train.islands import Metrics
-from areca.train.pipeline_step import Step
+from areca.train.islands.exchange import digest
+from areca.train.islands.segments import TOKENS, Cut
+from areca.train.islands.values import Metrics
+from areca.train.pipeline.stages import Part, groups, join, layers_of_stages, parts
+from areca.train.pipeline.step import Step
 from areca.train.run import Run
-from areca.train.segments import TOKENS, Cut
-from areca.train.stages import Part, groups, join, layers_of_stages, parts
 from areca.train.step import TrainState
 
 

@@ -21,7 +21,7 @@ from areca.errors import ConfigError
 from areca.model.config import ModelConfig
 from areca.model.counts import attention_flops_per_token, count_params
 from areca.model.parameters import Decoder, Layers
-from areca.train.overlap import bounds
+from areca.train.islands.overlap import bounds
 
 NO_LAYERS: Any = Layers(**{f.name: None for f in fields(Layers)})  # pyright: ignore[reportArgumentType]
 NOTHING: Any = Decoder(embedding=None, layers=NO_LAYERS, norm=None)  # pyright: ignore[reportArgumentType]

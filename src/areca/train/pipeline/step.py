@@ -5,8 +5,9 @@
     update    squares of each part's gradient -> one norm -> each part's parameters and moments -> what is logged
 
 A stage's gradients are added up as they come, in the microbatches' order, in memory that is passed from program to
-program; times 1 / M they are the batch's (`areca.train.exchange.sum_shards`). Programs are made for parts of the model
-(`areca.train.stages`) and what joins parts does so in their order, so no number depends on which stage holds them.
+program; times 1 / M they are the batch's (`areca.train.islands.exchange.sum_shards`). Programs are made for parts of
+the model (`areca.train.pipeline.stages`) and what joins parts does so in their order, so no number depends on which
+stage holds them.
 
 Legend: M microbatches, B sequences of one, S tokens of each (T + 1), T positions, D model width, L layers of a part.
 """
@@ -28,13 +29,13 @@ from areca.model.parameters import Decoder
 from areca.pathways import schedules
 from areca.pathways.graph import Graph, Value
 from areca.pathways.program import Program
-from areca.train import segments
-from areca.train.segments import ACTIVATION, STACK, TOKENS, Cut
-from areca.train.stages import NOTHING, TOP, Part, add, merge
+from areca.train.islands import segments
+from areca.train.islands.segments import ACTIVATION, STACK, TOKENS, Cut
+from areca.train.pipeline.stages import NOTHING, TOP, Part, add, merge
 from areca.train.step import clip_scale, update
 
 if TYPE_CHECKING:
-    from areca.train.pipeline import OverStages
+    from areca.train.pipeline.run import OverStages
 
 
 class Step:

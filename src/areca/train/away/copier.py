@@ -1,4 +1,4 @@
-"""The process that copies a run to a URL while it goes on: `python -m areca.train.copier RUN URL`.
+"""The process that copies a run to a URL while it goes on: `python -m areca.train.away.copier RUN URL`.
 
 A process of its own, so that a link that is slow or lost, and whatever the packages behind it do, cost the run nothing.
 It looks at the run's files; when a checkpoint is recorded it takes hold of it (hard links, which outlive the run's own
@@ -20,8 +20,8 @@ from typing import Any
 from areca.errors import ArecaError, BusyError, LinkLost, RemoteError
 from areca.files import LOCK, take_lock, write_json
 from areca.remote.place import Place
+from areca.train.away.copies import FORMAT, MANIFEST, PART, VERSION, count_rewinds, read_manifest
 from areca.train.checkpoint_files import RECORD, read_record
-from areca.train.copies import FORMAT, MANIFEST, PART, VERSION, count_rewinds, read_manifest
 from areca.train.record import CHECKPOINTS, EVENTS, METRICS, RESULT, REWINDS, RUN
 
 STATUS, HELD = "copied.json", ".copying"

@@ -3,9 +3,9 @@
     islands = start(2, Setting((2, 2)))  # two processes, each with four devices in a mesh of 2 x 2
     with Controller(islands) as controller: ...
 
-The process runs `python -m areca.pathways.processes`, reads what it is to be from its standard input and does what it
-is told until the connection ends: it never outlives its controller. The control socket is a file, so an island may
-be in another network namespace; what islands send each other goes over TCP from `hosts`.
+The process runs `python -m areca.pathways.elsewhere.processes`, reads what it is to be from its standard input and does
+what it is told until the connection ends: it never outlives its controller. The control socket is a file, so an island
+may be in another network namespace; what islands send each other goes over TCP from `hosts`.
 """
 
 import contextlib
@@ -68,8 +68,8 @@ class Setting:
         return self.shape[0] * self.shape[1] // self.processes
 
     def setup(self, name: str, id: str, host: str, coordinator: str = "") -> Any:
-        """What the agent of an island's first process is told (`areca.pathways.agent.Setup`)."""
-        from areca.pathways.agent import Setup
+        """What the agent of an island's first process is told (`areca.pathways.elsewhere.agent.Setup`)."""
+        from areca.pathways.elsewhere.agent import Setup
 
         return Setup(
             name, id, self.shape, 0, self.processes, coordinator, host, self.token, self.chunk_bytes, self.flows,
@@ -124,7 +124,7 @@ class Starting:
 
     def island(self) -> Any:
         """The island, once its processes are up."""
-        from areca.pathways.remote import RemoteIsland
+        from areca.pathways.elsewhere.remote import RemoteIsland
 
         until = time.monotonic() + START
         try:
@@ -158,7 +158,7 @@ class _Member:
             "XLA_FLAGS": without_devices(os.environ.get("XLA_FLAGS", "")),
             "PYTHONUNBUFFERED": "1",
         }
-        command = [*before, sys.executable, "-m", "areca.pathways.processes"]
+        command = [*before, sys.executable, "-m", "areca.pathways.elsewhere.processes"]
         with log.open("ab") as out:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=out, stderr=out, env=environment, start_new_session=True
@@ -282,7 +282,7 @@ def agent_of(setup: Any, devices: int, cache: bool, reply: Callable[[tuple[Any, 
 
     if setup.processes > 1:
         jax.distributed.initialize(setup.coordinator, setup.processes, setup.rank)
-    from areca.pathways.agent import Agent
+    from areca.pathways.elsewhere.agent import Agent
 
     return Agent(setup, reply)
 

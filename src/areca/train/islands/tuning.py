@@ -1,8 +1,8 @@
 """Measures what a step over islands is made of, to say which segments its backward pass should have.
 
 The programs of a shard are timed on the first island, the link between the first two by sending what a head and what a
-layer gives; `areca.train.overlap` says of these times how long a step takes in any segments. Segments are part of a
-run's numbers, so they are proposed to be written down, never chosen behind a run's back.
+layer gives; `areca.train.islands.overlap` says of these times how long a step takes in any segments. Segments are part
+of a run's numbers, so they are proposed to be written down, never chosen behind a run's back.
 """
 
 import statistics
@@ -16,10 +16,12 @@ import numpy as np
 
 from areca.config import RunConfig
 from areca.errors import ConfigError
-from areca.train.exchange import shard_size, to_wire
-from areca.train.islands import OverIslands, check, program_of
-from areca.train.overlap import Times, best_lengths, even, step_seconds
-from areca.train.segments import Cut, pieces
+from areca.train.islands.exchange import shard_size, to_wire
+from areca.train.islands.over import OverIslands
+from areca.train.islands.overlap import Times, best_lengths, even, step_seconds
+from areca.train.islands.programs import program_of
+from areca.train.islands.segments import Cut, pieces
+from areca.train.islands.setting import check
 
 REPEATS = 5
 

@@ -20,7 +20,7 @@ from areca.pathways.future import Future
 from areca.pathways.graph import Graph
 from areca.pathways.program import Program
 from areca.train.evaluate import Evaluator, sums_of
-from areca.train.islands import OverIslands
+from areca.train.islands.over import OverIslands
 
 AHEAD = 2  # batches given to an island before the sums of its first are read
 

@@ -26,9 +26,9 @@ import jax
 import numpy as np
 
 from areca.errors import IslandError
+from areca.pathways.elsewhere.links import Arrival, Links, Sending
 from areca.pathways.flight import settled
 from areca.pathways.future import failure
-from areca.pathways.links import Arrival, Links, Sending
 from areca.pathways.pool import Pool
 from areca.pathways.program import Program, place
 

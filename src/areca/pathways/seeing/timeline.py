@@ -3,7 +3,7 @@
 A controller records the graphs that are submitted while it has a timeline (`Controller.timeline`), and nothing of
 others. Programs of an island of this process run one after another, so a program starts once it is enqueued, what it
 reads is there and the program before it has ended; its end is seen by a thread that waits for it. Islands elsewhere
-measure themselves, and their events are put in with `add`. `areca.pathways.trace` writes and reads the file.
+measure themselves, and their events are put in with `add`. `areca.pathways.seeing.trace` writes and reads the file.
 """
 
 import queue
@@ -95,7 +95,7 @@ class Timeline:
 
     def write(self, path: Path | str) -> None:
         """Writes what is recorded up to the last `close` in Chrome's trace format, atomically."""
-        from areca.pathways.trace import write
+        from areca.pathways.seeing.trace import write
 
         write(path, self.events)
 

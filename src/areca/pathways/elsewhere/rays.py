@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from areca.errors import ConfigError, IslandError, install
-from areca.pathways.processes import START, Setting, bring_up, without_devices
+from areca.pathways.elsewhere.processes import START, Setting, bring_up, without_devices
 
 _incarnations = itertools.count()
 
@@ -114,7 +114,7 @@ class Starting:
 
     def island(self) -> Any:
         """The island, once its actors are up."""
-        from areca.pathways.remote import RemoteIsland
+        from areca.pathways.elsewhere.remote import RemoteIsland
 
         ray, s, until = connect(), self.setting, time.monotonic() + START
         try:
@@ -175,7 +175,7 @@ class Member:
 
     def begin(self, setup: Any, devices: int, cache: bool) -> tuple[str, int]:
         """Starts jax and the agent; gives where it listens for other islands."""
-        from areca.pathways.processes import agent_of
+        from areca.pathways.elsewhere.processes import agent_of
 
         self.agent = agent_of(setup, devices, cache, self.said.put)
         return self.agent.links.address

@@ -18,9 +18,9 @@ import numpy as np
 from jax.sharding import AbstractMesh
 
 from areca.errors import ConfigError, IslandError, ProgramError
-from areca.pathways.agent import Bad, Run, Send, Take, Work
+from areca.pathways.elsewhere.agent import Bad, Run, Send, Take, Work
 from areca.pathways.program import Program
-from areca.pathways.timeline import Event, Timeline
+from areca.pathways.seeing.timeline import Event, Timeline
 
 AHEAD = 4  # segments sent to an island and not known to be computed
 _numbers = itertools.count()

@@ -2,7 +2,8 @@
 
 Weak scaling, as PaLM counts it: the throughput of n islands over that of one island with its share of the batch (the
 same work for each island). Strong: the time of one island with the whole batch over that of n. Without overlap an
-island's gradients leave when its backward pass has ended; with it, they leave segment by segment (areca.train.overlap).
+island's gradients leave when its backward pass has ended; with it, they leave segment by segment
+(areca.train.islands.overlap).
 
 What is free: the speed of the link between islands. PaLM (Chowdhery et al. 2022, section 4) gives two figures that
 would each settle it, and they differ by a factor of two: bursts of 81 Tbps over all hosts, and 1.95x, by which the
@@ -15,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from areca.model.config import PRESETS
 from areca.model.counts import count_params, exact_flops_per_token, recomputed_flops_per_token
-from areca.train.overlap import Times, best_lengths, step_seconds
+from areca.train.islands.overlap import Times, best_lengths, step_seconds
 
 if TYPE_CHECKING:
-    from areca.train.dryrun import DryRun
+    from areca.train.ahead.dryrun import DryRun
 
 SOURCE = "Chowdhery et al. 2022, section 4"
 PALM_SPEEDUP = 1.95  # of two pods, over one with half the batch

@@ -17,8 +17,8 @@ from typing import Any
 
 from areca.errors import DataError
 from areca.files import write_atomic
-from areca.pathways.critical import Order, Spans, critical_path, length, merged, overlap, within, without
-from areca.pathways.timeline import Event
+from areca.pathways.seeing.critical import Order, Spans, critical_path, length, merged, overlap, within, without
+from areca.pathways.seeing.timeline import Event
 
 KINDS = ("prepare", "dispatch", "compute", "transfer", "host")
 ON_ISLANDS = ("compute", "transfer")

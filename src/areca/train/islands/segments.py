@@ -34,7 +34,7 @@ from areca.model.config import ModelConfig
 from areca.model.layout import DATA, MODEL, Layout
 from areca.model.loss import Parts, Split, cross_entropy
 from areca.model.parameters import Decoder, Layers, unstack
-from areca.train.overlap import bounds
+from areca.train.islands.overlap import bounds
 
 ACTIVATION = P(DATA, None, MODEL)  # x_BTD and dx_BTD between layers
 STACK = P(None, *ACTIVATION)  # x_LBTD

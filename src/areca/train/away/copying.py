@@ -1,4 +1,4 @@
-"""The run's side of its copy: starts the process that makes it (`areca.train.copier`), and passes on how it goes.
+"""The run's side of its copy: starts the process that makes it (`areca.train.away.copier`), and passes on how it goes.
 
 A link that is lost does not touch the run: it is told of once, in events.jsonl and to the user, and the copy is made up
 for when the link is back.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from areca.train.copier import STATUS
+from areca.train.away.copier import STATUS
 
 LOOK_SECONDS = 1.0
 QUIET_SECONDS = 2.0  # of waiting at the end before it is said
@@ -27,9 +27,16 @@ class Copying:
     """
 
     def __init__(
-        self, url: str, run_dir: Path, record: Callable[..., None], say: Callable[[str], None], *,
-        module: str = "areca.train.copier", goes_on: str = "The run goes on", sends: str = "--resume with --copy-to",
-    ) -> None:  # fmt: skip
+        self,
+        url: str,
+        run_dir: Path,
+        record: Callable[..., None],
+        say: Callable[[str], None],
+        *,
+        module: str = "areca.train.away.copier",
+        goes_on: str = "The run goes on",
+        sends: str = "--resume with --copy-to",
+    ) -> None:
         self.url, self.run_dir, self._record, self._say = url, run_dir, record, say
         self._goes_on, self._sends = goes_on, sends
         self._looked, self._status, self._out, self._dead = 0.0, _status(run_dir), False, False

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from areca.errors import ConfigError
-from areca.pathways.timeline import Timeline
-from areca.pathways.trace import NAME
+from areca.pathways.seeing.timeline import Timeline
+from areca.pathways.seeing.trace import NAME
 
 Windows = tuple[tuple[int, int], ...]  # (first step, last step), apart and in order
 

@@ -19,7 +19,7 @@ import jax
 from areca.errors import ConfigError
 from areca.pathways.future import Future
 from areca.pathways.graph import Graph, Part, Step
-from areca.pathways.timeline import Event
+from areca.pathways.seeing.timeline import Event
 
 Seconds = Callable[[Step, Part], float]  # of one island's share of a node
 

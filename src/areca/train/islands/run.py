@@ -16,11 +16,11 @@ from areca.errors import IslandError, TrainingError
 from areca.model.layout import Layout
 from areca.pathways.fleet import TRIES, Returning
 from areca.train.evaluate import Evaluator
-from areca.train.islands import OverIslands
-from areca.train.islands_evaluate import OnIslands
+from areca.train.islands.evaluate import OnIslands
+from areca.train.islands.over import OverIslands
+from areca.train.islands.tenant import SAVING, Tenant
 from areca.train.progress import Say
 from areca.train.run import Run
-from areca.train.tenant import SAVING, Tenant
 
 
 class IslandsRun(Run):

@@ -5,7 +5,7 @@
 
 As a part's name has its digest, nothing that copy.json names is ever written again: whoever reads sees the run as it
 was at one checkpoint or at the next, whenever the writer was killed. What the new copy.json does not name is removed
-after it is there. The writer is a process of its own beside the run (`areca.train.copying`).
+after it is there. The writer is a process of its own beside the run (`areca.train.away.copying`).
 """
 
 import contextlib

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from areca.pathways.timeline import Event
+from areca.pathways.seeing.timeline import Event
 
 Spans = list[tuple[float, float]]  # apart, in order
 

@@ -2,9 +2,9 @@
 
 Nothing is allocated and no accelerator is needed. Exact are the bytes of parameters and optimizer, what is kept for the
 backward pass, the FLOPs and the transfers (read off the program). The temporaries come twice: an estimate of what is
-live (areca.train.memory), and those of XLA's CPU compiler, which widens bfloat16 to float32: an upper bound. Step times
-are rooflines: FLOPs at the peak and bytes at full speed of the links, once with transfers hidden behind computing and
-once after it.
+live (areca.train.ahead.memory), and those of XLA's CPU compiler, which widens bfloat16 to float32: an upper bound. Step
+times are rooflines: FLOPs at the peak and bytes at full speed of the links, once with transfers hidden behind computing
+and once after it.
 """
 
 import math
@@ -26,7 +26,7 @@ from areca.model.counts import (
     recomputed_flops_per_token,
     six_nd,
 )
-from areca.train.scaling import PALM_TOKENS_PER_SECOND, over_islands
+from areca.train.ahead.scaling import PALM_TOKENS_PER_SECOND, over_islands
 
 if TYPE_CHECKING:
     from areca.model.layout import Layout, Remat
@@ -140,7 +140,7 @@ def dry_run(asked: DryRun) -> dict[str, Any]:
     """Compiles the step and gathers what it takes. Needs a process with at least as many devices as are compiled."""
     from areca.model.layout import DATA, MODEL
     from areca.train import step
-    from areca.train.transfers import product_flops, transfers
+    from areca.train.ahead.transfers import product_flops, transfers
 
     check(asked)
     data = asked.compiled_data()
@@ -224,8 +224,8 @@ def _temporaries(asked: DryRun, jaxpr: Any, params: Any, compiled: int) -> dict[
 
     A single device writes out a few layers, so that nothing is stacked to be read: then only "block" is known.
     """
-    from areca.train.memory import estimate
-    from areca.train.transfers import kept_bytes
+    from areca.train.ahead.memory import estimate
+    from areca.train.ahead.transfers import kept_bytes
 
     m = asked.model
     kept = kept_bytes(jaxpr, m.n_layers)

@@ -1,0 +1,1 @@
+"""What happened when, recorded and read: timelines, what a step waited for, replays."""

@@ -1,0 +1,1 @@
+"""One model over the stages of a pipeline."""
