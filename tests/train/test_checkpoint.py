@@ -455,5 +455,5 @@ def test_a_full_disk_is_one_sentence_and_the_earlier_checkpoint_stays_whole(tmp_
     )
     assert run.stdout.startswith("the disk is full: checkpoint step 2 could not be saved in "), run
     assert run.stdout.count("\n") == 1
-    assert run.stderr == ""
+    assert run.stderr == "", run.stderr
     assert run.returncode == 0

@@ -1,8 +1,11 @@
 """Long texts in pieces, so that what trains a tokenizer or encodes with one holds a piece of a text and not all of it.
 
-A cut is made where no token can cross: before a space between two letters, or after a line feed between two characters
-that are no whitespace. Every kind of tokenizer here begins a word with its space and a line with its first character;
-of a tokenizer from elsewhere that is looked at (`Cuts`), and a text that can't be cut is encoded whole.
+A cut is made where no token goes across: before the space between two words, between two lines, or else between a
+letter and punctuation or a digit. Byte-level BPE begins pieces there, and so do most tokenizers; it is looked at twice:
+a kind of cut is left out if a token of the vocabulary goes across such a place, and a cut is only made where the text
+around it has the tokens of its two parts. A text without a place is not cut.
+
+(A unigram has equally likely tokenizations; that of a long text may be another of them than that of the whole.)
 """
 
 import itertools
@@ -12,26 +15,46 @@ from dataclasses import dataclass
 
 LONG = 4_000_000  # characters from which on a text is cut
 PIECE = 500_000  # characters of a piece, or fewer
+_NEAR = 20_000  # characters before the end of a piece that are searched first
 _WINDOW = 1_000  # characters on each side of a cut whose tokens are compared
-_GOES_ON = re.compile(rb"\n\S")  # a line feed and the line after it
-_TRIES = 20  # cuts looked at for each piece
+_TRIES = 20  # places looked at for each piece
+
+_LETTER = r"[^\W\d_]"
+_BROKEN = "\ufffd"  # part of a character, in a token of bytes
+_ASCII = re.escape('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~')  # without the apostrophe, which goes with letters: 's
+_WIDE = "\u3001\u3002\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f\u300c\u300d"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of cut: where texts have a place for one, and the tokens that go across it."""
+
+    place: re.Pattern[str]
+    across: re.Pattern[str]
+
+
+KINDS = (
+    Kind(re.compile(f"(?<={_LETTER}) (?={_LETTER})"), re.compile(f"(?:{_LETTER}|{_BROKEN}) ")),
+    Kind(re.compile(r"(?<=\S\n)(?=\S)"), re.compile(r"\n\S")),
+    *(
+        Kind(re.compile(f"(?<={_LETTER})[{marks}]"), re.compile(f"(?:{_LETTER}|{_BROKEN})[{marks}]"))
+        for marks in (_ASCII, _WIDE, "0-9")
+    ),
+)
 
 
 @dataclass(frozen=True)
 class Cuts:
     """Where a tokenizer's texts may be cut. `same`, if given, says whether two parts have the tokens of their whole."""
 
-    spaces: bool = True
-    lines: bool = True
+    kinds: tuple[Kind, ...] = KINDS
     same: Callable[[str, str], bool] | None = None
 
     @staticmethod
     def of(tokens: Iterable[bytes], same: Callable[[str, str], bool] | None = None) -> "Cuts":
-        """For a vocabulary: no cut of a kind that one of its tokens crosses."""
-        tokens = tuple(tokens)
-        spaces = not any(b" " in token.lstrip() for token in tokens)
-        lines = not any(_GOES_ON.search(token) for token in tokens)
-        return Cuts(spaces, lines, same)
+        """For a vocabulary."""
+        texts = [token.decode("utf-8", "replace") for token in tokens]
+        return Cuts(tuple(k for k in KINDS if not any(k.across.search(t) for t in texts)), same)
 
 
 def is_long(text: str) -> bool:
@@ -42,7 +65,7 @@ def is_long(text: str) -> bool:
 def pieces(text: str, cuts: Cuts) -> Iterator[str]:
     """The text, or if it is long its pieces, of which the tokens joined are those of the text."""
     start = 0
-    if is_long(text) and (cuts.spaces or cuts.lines):
+    if is_long(text):
         while len(text) - start > PIECE and (end := _cut(text, start, cuts)):
             yield text[start:end]
             start = end
@@ -58,19 +81,11 @@ def _cut(text: str, start: int, cuts: Cuts) -> int:
 
 
 def _places(text: str, start: int, stop: int, cuts: Cuts) -> Iterator[int]:
-    """Places to cut: spaces before `stop`, the last first, then line ends before it, then the first of either after."""
-    for wanted, mark in ((cuts.spaces, " "), (cuts.lines, "\n")):
-        at = stop
-        while wanted and (at := text.rfind(mark, start + 1, at)) > 0:
-            if _parts(text, at):
-                yield at + (mark == "\n")
-    marks = (" " if cuts.spaces else "") + ("\n" if cuts.lines else "")
-    for found in re.compile(f"[{marks}]").finditer(text, stop, len(text) - 1):
-        if _parts(text, found.start()):
-            yield found.start() + (found.group() == "\n")
-
-
-def _parts(text: str, at: int) -> bool:
-    """Whether the space at `at` is between letters, or the line feed between characters that are no whitespace."""
-    before, after = text[at - 1], text[at + 1]
-    return (before.isalpha() and after.isalpha()) if text[at] == " " else not (before.isspace() or after.isspace())
+    """Places to cut: the last ones of each kind before `stop`, near it and then anywhere; then those after it."""
+    for since in (max(start + 1, stop - _NEAR), start + 1):
+        for kind in cuts.kinds:
+            found = [m.start() for m in kind.place.finditer(text, since, stop)]
+            yield from found[: -_TRIES // len(cuts.kinds) : -1]
+    if cuts.kinds:
+        any_kind = re.compile("|".join(kind.place.pattern for kind in cuts.kinds))
+        yield from (m.start() for m in any_kind.finditer(text, stop))
