@@ -16,7 +16,7 @@ from areca.config import DataConfig, to_dict
 from areca.data.store import TokenStore
 from areca.errors import CheckpointError, ConfigError, LinkLost, RemoteError
 from areca.files import read_json, write_json
-from areca.remote.place import Place
+from areca.remote.place import MARKER, Place
 from areca.train.away.copier import Copier
 from areca.train.away.copies import PART, bring_back, local_run, read_manifest, settle
 from areca.train.identity import layout_of, parameters_sha256
@@ -188,6 +188,15 @@ def test_a_lost_link_is_told_of_once_and_made_up_for(link, tiny_store, tmp_path)
     assert "can't be reached" in said[0]
     assert "The run goes on" in said[0]
     assert sum("is copied to s3://lab/runs/first again, up to step" in line for line in said) == 1
+
+
+def test_a_bucket_that_is_not_there_is_found_before_the_run_begins(link, tiny_store, tmp_path):
+    with pytest.raises(RemoteError, match="^s3://nobucket/run can't be used .*bucket does not exist"):
+        train(tiny_config(tiny_store), tmp_path / "new", copy_to="s3://nobucket/run")
+    assert not (tmp_path / "new").exists()
+    Place(URL).write(MARKER, b"of a start that was killed")
+    train(tiny_config(tiny_store), tmp_path / "new", copy_to=URL)
+    assert MARKER not in Place(URL).names()
 
 
 def test_a_run_is_not_copied_over_another_or_over_a_later_state(link, run, tiny_store, tmp_path):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from areca.data.store import TokenStore
 from areca.errors import CheckpointError, ConfigError, RemoteError
-from areca.remote.place import Place
+from areca.remote.place import MARKER, Place
 from areca.study.ladderjson import LADDER, describe, refuse_other
 from areca.study.pool import Heard, Job
 from areca.train.away.copies import MANIFEST, bring_back, settle
@@ -34,8 +34,9 @@ def copied_runs(url: str, ladder: "Ladder") -> set[str]:
     place = Place(url)
     names = place.names()
     if LADDER not in names:
-        if names:
-            raise ConfigError(f"{url} is not empty and holds no ladder ({min(names)}); choose another --copy-to.")
+        if others := names.keys() - {MARKER}:
+            raise ConfigError(f"{url} is not empty and holds no ladder ({min(others)}); choose another --copy-to.")
+        place.probe()  # a bucket that is not there, or not to be written, before anything is left here
         return set()
     try:
         there = json.loads(place.read(LADDER))

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from areca.errors import BusyError, CheckpointError, ConfigError, ObjectDamaged, RemoteError
 from areca.files import LOCK, sha256_file, sync_directory, take_lock
 from areca.remote.fetch import Wanted, alone, fetch
-from areca.remote.place import Place, is_url
+from areca.remote.place import MARKER, Place, is_url
 from areca.remote.tries import brief
 from areca.runtime import cache_directory
 from areca.train.checkpoint_files import RECORD, Entry, read_record, write_record
@@ -82,9 +82,10 @@ def settle(url: str, run_dir: Path, resume: str, from_step: int | None) -> Path 
     place = Place(url)
     manifest = read_manifest(place)
     if manifest is None:
-        others = [name for name in place.names() if not name.startswith("parts/")]
+        others = [name for name in place.names() if not name.startswith("parts/") and name != MARKER]
         if others:
             raise ConfigError(f"{url} is not empty and holds no copy of a run ({others[0]}); choose another --copy-to.")
+        place.probe()  # a bucket that is not there, or not to be written, before anything is left here
         return None
     if resume == "never":
         raise CheckpointError(f"{url} holds the copy of a run; go on with --resume, or choose another --copy-to.")
