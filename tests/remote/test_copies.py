@@ -191,7 +191,7 @@ def test_a_lost_link_is_told_of_once_and_made_up_for(link, tiny_store, tmp_path)
 
 
 def test_a_bucket_that_is_not_there_is_found_before_the_run_begins(link, tiny_store, tmp_path):
-    with pytest.raises(RemoteError, match="^s3://nobucket/run can't be used .*bucket does not exist"):
+    with pytest.raises(RemoteError, match=r"^s3://nobucket/run can't be used .*bucket does not exist"):
         train(tiny_config(tiny_store), tmp_path / "new", copy_to="s3://nobucket/run")
     assert not (tmp_path / "new").exists()
     Place(URL).write(MARKER, b"of a start that was killed")

@@ -129,7 +129,7 @@ def test_another_ladder_another_store_or_other_things_are_refused(copied, whole,
     Place("s3://lab/full").write("thesis.pdf", b"%PDF")
     with pytest.raises(ConfigError, match=r"s3://lab/full is not empty and holds no ladder \(thesis.pdf\)"):
         made(planned(store, new), copy_to="s3://lab/full")
-    with pytest.raises(RemoteError, match="^s3://nobucket/ladder can't be used .*bucket does not exist"):
+    with pytest.raises(RemoteError, match=r"^s3://nobucket/ladder can't be used .*bucket does not exist"):
         made(planned(store, new), copy_to="s3://nobucket/ladder")
     assert not new.exists()
     text = tmp_path / "other.txt"
