@@ -10,7 +10,7 @@ from odd_strings import ODD
 from tokenizers import models, pre_tokenizers, trainers
 
 from areca.data import longtexts
-from areca.data.build import build_store
+from areca.data.build import build_store, train_on_sources
 from areca.data.longtexts import pieces
 from areca.data.store import TokenStore
 from areca.data.tokenizer import EOD, KINDS, Tokenizer, train_tokenizer
@@ -130,6 +130,7 @@ def test_a_document_of_one_row_is_never_encoded_as_one(short, tmp_path, monkeypa
     monkeypatch.setattr(Tokenizer, "encode_batch", watched)
     source = [str(tmp_path / "rows.jsonl")]
     build_store(tmp_path / "parts", source, vocab_size=400, heldout_fraction=0)
+    train_on_sources(tmp_path / "tokenizer.json", source, vocab_size=400)
     uncut = max(map(len, ("0" * 3000 + "日本語のテキスト" * 200, text[-400:])))
     assert max(longest) < uncut + 2 * longtexts._WINDOW
     monkeypatch.setattr(longtexts, "LONG", 10**9)

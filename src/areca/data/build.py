@@ -305,7 +305,7 @@ def train_on_sources(
             if read > BATCH_CHARACTERS:
                 break
             read += len(to_bytes(text))
-            tokens += len(trained.encode(text))
+            tokens += sum(map(len, trained.encode_pieces(text)))
     return {
         "vocab_size": trained.vocab_size,
         "kind": trained.kind,

@@ -15,7 +15,7 @@ from typing import Any
 from areca.errors import ArecaError, BusyError, LinkLost
 from areca.files import read_json, write_json
 from areca.study.ladderjson import LADDER
-from areca.train.away.copier import STATUS, TRIES_AT_END, Copier, input_ended, state_of
+from areca.train.away.copier import PERIOD_SECONDS, STATUS, TRIES_AT_END, Copier, input_ended, state_of
 
 
 class _Run:
@@ -92,6 +92,8 @@ def main(directory: Path, url: str) -> int:
             tries += ended and bool(failed)
             if ended and (tries >= TRIES_AT_END or not (busy or failed or any(run.behind() for run in runs))):
                 return int(bool(failed) or any(run.refused for run in runs))
+            if ended and busy:  # the input keeps nobody waiting any more
+                time.sleep(PERIOD_SECONDS)
             ended = input_ended() or ended
     raise AssertionError("unreachable")
 
