@@ -11,7 +11,7 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from areca.data import longtexts
 from areca.data.build import build_store, train_on_sources
-from areca.data.longtexts import pieces
+from areca.data.longtexts import Cuts, for_training, pieces
 from areca.data.store import TokenStore
 from areca.data.tokenizer import EOD, KINDS, Tokenizer, train_tokenizer
 
@@ -83,6 +83,23 @@ def test_a_tokenizer_trained_on_pieces_is_that_of_the_whole(monkeypatch, kind):
     monkeypatch.setattr(longtexts, "LONG", 2_000)
     monkeypatch.setattr(longtexts, "PIECE", 400)
     assert train_tokenizer(texts, 600, kind).sha256 == whole.sha256
+
+
+@pytest.mark.parametrize("run", ["a", "e\u0301\u0301", " ", "=", "\u4eca", "\n\t"])
+def test_words_without_end_are_trained_on_in_parts(run):
+    """A trainer takes a time that grows with the square of a word: 1,000,000 times "a" took minutes."""
+    text = f"two words {run * 100_000} and more\n"
+    parts = list(for_training(text, Cuts()))
+    assert "".join(parts) == text
+    if "e" not in run:  # these are many words
+        assert max(map(len, parts)) <= longtexts.LONGEST_WORD + len("two words  and more\n")
+    assert list(for_training(text[:200], Cuts())) == [text[:200]]
+    assert list(for_training("word " * 5000, Cuts())) == ["word " * 5000]
+    for kind in KINDS:
+        if kind != "byte-bpe":
+            pytest.importorskip("sentencepiece")
+        tokenizer = train_tokenizer([sentence_text(1, 40), text], 400, kind)
+        assert tokenizer.decode(joined(tokenizer, text)) == text
 
 
 def other(pre_tokenizer) -> Tokenizer:

@@ -151,6 +151,22 @@ def test_another_ladder_another_store_or_other_things_are_refused(copied, whole,
     assert f"--copy-to {URL}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("damaged", ["copy.json", "metrics.jsonl"])
+def test_a_damaged_copy_of_a_run_is_named_with_the_way_to_go_on(copied, whole, tmp_path, damaged):
+    lost = f"runs/{copied.jobs[1].name}"
+    part = next(n for n in Place(URL).names() if n.startswith(lost) and damaged in n)
+    Place(URL).write(part, b'{"half":')
+    other = planned(Path(copied.jobs[0].config.data.store), tmp_path / "b")
+    says = (
+        f"the copy of run {copied.jobs[1].name} can't be used: .*Or remove all of {URL}/{lost}: the same command then"
+    )
+    with pytest.raises(CheckpointError, match=says):
+        made(other, copy_to=URL)
+    Place(URL).remove(n for n in Place(URL).names() if n.startswith(f"{lost}/"))
+    made(other, copy_to=URL)
+    assert digests(other) == digests(whole)
+
+
 def test_what_can_not_be_copied_is_told_of_and_holds_up_no_other_run(link, whole, tmp_path, monkeypatch):
     ladder = replace(whole, directory=Path(shutil.copytree(whole.directory, tmp_path / "a")))
     damaged = ladder.directory / "runs" / ladder.jobs[1].name

@@ -209,6 +209,22 @@ def test_a_directory_of_runs_ladders_and_quickstarts_shows_all_their_runs(tmp_pa
     assert not view._watch.alive()
 
 
+def test_copies_are_no_runs(tmp_path, capsys):
+    made(tmp_path / "run", [row(12, 2.0)])
+    copy = tmp_path / "copied"
+    (copy / "runs" / "one").mkdir(parents=True)
+    (copy / "runs" / "one" / "copy.json").write_text("{}")
+    (copy / "ladder.json").write_text(json.dumps({"runs": [{"name": "one", "path": "runs/one"}]}))
+    assert main(["watch", str(tmp_path), "--once"]) == 0
+    assert capsys.readouterr().out.startswith(f"{tmp_path}: 1 run")
+    for place in (copy, copy / "runs" / "one"):
+        assert main(["watch", str(place)]) == 2
+        assert "is a copy (`--copy-to`); watch the directory that it is made of" in capsys.readouterr().err
+    for verb in ("watch", "fit", "report", "trace"):
+        assert main([verb, "s3://lab/ladder"]) == 2
+        assert f"s3://lab/ladder is a URL, and areca {verb} reads files of this machine" in capsys.readouterr().err
+
+
 def test_json_and_plain_text_and_mistakes(tmp_path, tiny_run, capsys):
     assert main(["watch", str(tiny_run), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["runs"][0]

@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from areca.errors import ConfigError, closest
+from areca.remote.place import is_url
+
+READ_HERE = ("areca fit", "areca report", "areca trace", "areca watch")  # verbs that read no URL
 
 
 def call(function: Callable[..., Any], argv: list[str], prog: str, **beside: Any) -> Any:
@@ -90,8 +93,17 @@ def _whole_numbers(function: Callable[..., Any], argv: list[str]) -> list[str]:
     return found
 
 
+def _before_options(argv: list[str]) -> Iterable[str]:
+    return itertools.takewhile(lambda word: not word.startswith("-"), argv)
+
+
 def _refuse_url(prog: str, argv: list[str]) -> None:
-    """ConfigError where a result is to be written to a URL: only token stores are."""
+    """ConfigError where a result is to go to a URL, as only token stores do, or what is read on this machine is one."""
+    if prog in READ_HERE and (url := next(filter(is_url, _before_options(argv)), None)):
+        raise ConfigError(
+            f"{url} is a URL, and {prog} reads files of this machine; fetch it first (a copied ladder by its own "
+            "command, a run by `areca train --resume --copy-to`)."
+        )
     for option, value in itertools.pairwise([*argv, ""]):
         value = option.partition("=")[2] or value
         if option.partition("=")[0] == "--out" and "://" in value and prog != "areca corpus build":

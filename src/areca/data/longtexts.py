@@ -19,10 +19,16 @@ _NEAR = 20_000  # characters before the end of a piece that are searched first
 _WINDOW = 1_000  # characters on each side of a cut whose tokens are compared
 _TRIES = 20  # places looked at for each piece
 
+LONGEST_WORD = 1_000  # characters: trainers take a time that grows with the square of a word's
 _LETTER = r"[^\W\d_]"
 _BROKEN = "\ufffd"  # part of a character, in a token of bytes
 _ASCII = re.escape('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~')  # without the apostrophe, which goes with letters: 's
 _WIDE = "\u3001\u3002\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f\u300c\u300d"
+
+_SPACES = re.compile(rf"\s{{{LONGEST_WORD},}}")
+# Long words: to byte-level BPE, of letters, of marks, or of whitespace; to SentencePiece, whatever is between spaces.
+WORDS = re.compile(rf"{_LETTER}{{{LONGEST_WORD},}}|(?:[^\w\s]|_){{{LONGEST_WORD},}}|\s{{{LONGEST_WORD},}}")
+UNSPACED = re.compile(rf"\S{{{LONGEST_WORD},}}|\s{{{LONGEST_WORD},}}")
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,20 @@ def pieces(text: str, cuts: Cuts) -> Iterator[str]:
             yield text[start:end]
             start = end
     yield text[start:] if start else text
+
+
+def for_training(text: str, cuts: Cuts, words: re.Pattern[str] = WORDS) -> Iterator[str]:
+    """The text in pieces, and long words in parts of LONGEST_WORD characters."""
+    for piece in pieces(text, cuts):
+        if max(map(len, piece.split()), default=0) <= LONGEST_WORD and not _SPACES.search(piece):
+            yield piece
+            continue
+        start = 0
+        for word in words.finditer(piece):
+            for at in range(word.start() + LONGEST_WORD, word.end(), LONGEST_WORD):
+                yield piece[start:at]
+                start = at
+        yield piece[start:]
 
 
 def _cut(text: str, start: int, cuts: Cuts) -> int:

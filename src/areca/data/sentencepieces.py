@@ -18,6 +18,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
+from areca.data.longtexts import UNSPACED, Cuts, for_training
 from areca.data.tokenizer import EOD, Tokenizer, without_escapes
 from areca.errors import ConfigError, DataError, install
 
@@ -92,7 +93,8 @@ def _lines(texts: Iterable[str]) -> Iterator[str]:
     numbers = "".join(c for c in map(chr, range(0x80, sys.maxunicode + 1)) if unicodedata.category(c)[0] == "N")
     alone = re.compile(f"([{re.escape(numbers)}])")
     for text in texts:
-        for line in without_escapes(text).replace(SPACE, "\n").split("\n"):
+        parts = for_training(without_escapes(text).replace(SPACE, "\n"), Cuts(()), UNSPACED)
+        for line in (line for part in parts for line in part.split("\n")):
             if line.isascii():
                 if line:
                     yield line

@@ -21,7 +21,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
 from areca.data.documents import from_bytes, to_bytes
-from areca.data.longtexts import Cuts, pieces
+from areca.data.longtexts import Cuts, for_training, pieces
 from areca.errors import ConfigError, DataError, closest
 from areca.files import write_atomic
 
@@ -351,7 +351,9 @@ def train_tokenizer(
     )
     cut = re.compile("|".join(map(re.escape, sorted(user_symbols, key=len, reverse=True)))) if user_symbols else None
     cuts = Cuts.of(map(to_bytes, user_symbols))
-    parts = (part for text in texts for piece in pieces(text, cuts) for part in (cut.split(piece) if cut else (piece,)))
+    parts = (
+        part for text in texts for piece in for_training(text, cuts) for part in (cut.split(piece) if cut else (piece,))
+    )
     inner.train_from_iterator(map(without_escapes, parts), trainer)
     inner.add_tokens([AddedToken(s, normalized=False, special=False) for s in user_symbols])
     return Tokenizer(inner)

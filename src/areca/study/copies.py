@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from areca.data.store import TokenStore
-from areca.errors import CheckpointError, ConfigError, RemoteError
+from areca.errors import CheckpointError, ConfigError, LinkLost, RemoteError
 from areca.remote.place import MARKER, Place
 from areca.study.ladderjson import LADDER, describe, refuse_other
 from areca.study.pool import Heard, Job
@@ -59,7 +59,8 @@ def fetch_lost(url: str, ladder: "Ladder", copied: set[str], say: Callable[[str]
     jobs = [j for j in ladder.jobs if j.name in copied]
 
     def look(job: Job) -> Path | None:
-        return settle(_of(url, job.name), job.run_dir, "auto", None)
+        with _way_out(url, job):
+            return settle(_of(url, job.name), job.run_dir, "auto", None)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         lost = [(job, begun) for job, begun in zip(jobs, pool.map(look, jobs), strict=True) if begun is not None]
@@ -73,7 +74,22 @@ def fetch_lost(url: str, ladder: "Ladder", copied: set[str], say: Callable[[str]
                 "choose another --copy-to."
             )
     for job, _ in lost:
-        bring_back(_of(url, job.name), job.run_dir, None, say)
+        with _way_out(url, job):
+            bring_back(_of(url, job.name), job.run_dir, None, say)
+
+
+@contextlib.contextmanager
+def _way_out(url: str, job: Job) -> Iterator[None]:
+    """Says of a run's copy that can't be used how the ladder goes on without it."""
+    try:
+        yield
+    except LinkLost:
+        raise
+    except (CheckpointError, RemoteError) as error:
+        raise CheckpointError(
+            f"the copy of run {job.name} can't be used: {error} Or remove all of {_of(url, job.name)}: the same "
+            "command then trains that run again."
+        ) from None
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from areca.track.rows import EVENTS, METRICS, RUN
 from areca.watch.process import holder
 from areca.watch.run import RunState, RunWatch
 
-LADDER, QUICKSTART = "ladder.json", "quickstart.json"
+LADDER, QUICKSTART, COPY = "ladder.json", "quickstart.json", "copy.json"
 
 
 class FamilyWatch:
@@ -72,5 +72,7 @@ def _of_ladder(directory: Path) -> dict[Path, str]:
     found = {}
     for run in runs if isinstance(runs, list) else []:
         if isinstance(run, dict) and isinstance(run.get("name"), str):
-            found[directory / str(run.get("path") or f"runs/{run['name']}")] = run["name"]
+            path = directory / str(run.get("path") or f"runs/{run['name']}")
+            if not (path / COPY).exists():  # of a copy (`--copy-to`)
+                found[path] = run["name"]
     return found

@@ -13,7 +13,7 @@ from typing import Any
 from areca.errors import CheckpointError, ConfigError, DataError
 from areca.files import LOCK, read_json
 from areca.track.rows import EVENTS, METRICS, RUN
-from areca.watch.family import LADDER, QUICKSTART, FamilyWatch, is_family
+from areca.watch.family import COPY, LADDER, QUICKSTART, FamilyWatch, is_family
 from areca.watch.run import RunState, RunWatch
 from areca.watch.text import family_lines, run_lines
 
@@ -24,6 +24,8 @@ class View:
     """A directory as it is at this moment: a run, or several, or nothing yet."""
 
     def __init__(self, directory: Path | str) -> None:
+        if "://" in str(directory):
+            raise ConfigError(f"{directory} is a URL, and files of this machine are watched; name a directory.")
         self.directory = Path(directory)
         if self.directory.exists() and not self.directory.is_dir():
             raise ConfigError(f"{directory} is a file; name a run directory, or one of several.")
@@ -57,6 +59,9 @@ def _check(directory: Path) -> None:
 
     What is not there, is empty, or has been locked by a run that has written nothing yet may still become one.
     """
+    copies = [directory / COPY, *directory.glob(f"runs/*/{COPY}")]
+    if any(path.is_file() for path in copies):
+        raise CheckpointError(f"{directory} is a copy (`--copy-to`); watch the directory that it is made of.")
     records = [directory / name for name in (RUN, LADDER, QUICKSTART) if (directory / name).exists()]
     for path in records:
         if not isinstance(read_json(path), dict):

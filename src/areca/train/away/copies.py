@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from areca.errors import BusyError, CheckpointError, ConfigError, ObjectDamaged, RemoteError
-from areca.files import LOCK, sha256_file, sync_directory, take_lock
+from areca.files import LOCK, not_json, sha256_file, sync_directory, take_lock
 from areca.remote.fetch import Wanted, alone, fetch
 from areca.remote.place import MARKER, Place, is_url
-from areca.remote.tries import brief
 from areca.runtime import cache_directory
 from areca.train.checkpoint_files import RECORD, Entry, read_record, write_record
 from areca.train.record import CHECKPOINTS, RESULT, REWINDS, RUN, unstarted
@@ -43,7 +42,7 @@ def read_manifest(place: Place) -> dict[str, Any] | None:
     try:
         found = json.loads(place.read(MANIFEST))
     except ValueError as error:
-        raise RemoteError(_damaged(place, brief(error))) from None
+        raise RemoteError(_damaged(place, not_json(error))) from None
     if not isinstance(found, dict) or (found.get("format"), found.get("version")) != (FORMAT, VERSION):
         raise RemoteError(f"{place.of(MANIFEST)} is not what this version of areca writes; choose another URL.")
     try:
