@@ -19,7 +19,7 @@ from areca.study import recipe
 from areca.study.copier import main as copy_all
 from areca.study.ladder import Ladder, plan_ladder, run_ladder
 from areca.train.away.copies import local_run
-from areca.train.record import metrics_without_timing
+from areca.train.record import metrics_without_timing, unstarted
 
 URL = "s3://lab/ladder"
 
@@ -149,6 +149,37 @@ def test_another_ladder_another_store_or_other_things_are_refused(copied, whole,
     assert not new.exists()
     assert main(["ladder", str(store), "--out", URL, "--budgets", "1e9"]) == 2
     assert f"--copy-to {URL}" in capsys.readouterr().err
+
+
+def test_sigterm_saves_and_copies_a_ladder(link, whole, tmp_path):
+    out = tmp_path / "a"
+    command = [sys.executable, "-m", "areca", "ladder", str(whole.jobs[0].config.data.store), "--out", str(out),
+               "--budgets", "3e9", "--sizes", "1", "--context", "16", "--epochs", "1e6", "--copy-to", URL]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        until = time.monotonic() + 60
+        while not list(out.glob("runs/*/run.json")) and time.monotonic() < until:
+            time.sleep(0.05)
+        process.terminate()
+        said = process.communicate(timeout=60)[1]
+    assert "stopped; the runs in" in said
+    assert process.returncode == 130
+    assert any(n.endswith("copy.json") for n in Place(URL).names())
+
+
+@pytest.mark.parametrize("command", ["ladder", "train"])
+def test_a_copy_without_a_place_is_refused(command, tmp_path, capsys):
+    given = {"ladder": ["store", "--budgets", "1e9"], "train": ["run.toml"]}[command]
+    for option, says in ((["--copy-to", ""], "is empty text"), (["--copy-to="], "is empty text")):
+        assert main([command, *given, "--out", str(tmp_path / "out"), *option]) == 2
+        assert f"--copy-to {says}, so nothing would be copied" in capsys.readouterr().err
+    for url in ("s3://", "s3:///"):
+        with pytest.raises(ConfigError, match=f"{url} names no bucket and no place"):
+            Place(url)
+
+
+def test_what_a_copy_in_progress_holds_is_no_run(tmp_path):
+    (tmp_path / "run" / ".copying").mkdir(parents=True)
+    assert unstarted(tmp_path / "run")
 
 
 @pytest.mark.parametrize("damaged", ["copy.json", "metrics.jsonl"])

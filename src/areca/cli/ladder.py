@@ -81,6 +81,8 @@ def ladder(
             machine that has lost them the same command fetches the runs and goes on.
         json: print the results for machines.
     """
+    import signal
+
     from areca.cli.options import numbers, print_json
     from areca.errors import ConfigError, Interrupted
     from areca.study.islands import Islands
@@ -97,6 +99,7 @@ def ladder(
     planned = plan_family(
         vary, out, store, given, seed=seed, seeds=seeds, learning_rates=numbers("--learning-rates", learning_rates)
     )
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # runs are saved and copied, as at Ctrl-C
     progress = FamilyProgress({j.name: j.cost for j in planned.jobs}, "run")
     try:
         results = run_ladder(
@@ -111,6 +114,8 @@ def ladder(
         )
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; the runs in {out} are saved and the same command goes on.") from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if json:
         print_json(results)
     else:

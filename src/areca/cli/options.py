@@ -104,7 +104,9 @@ def _refuse_url(prog: str, argv: list[str]) -> None:
             f"{url} is a URL, and {prog} reads files of this machine; fetch it first (a copied ladder by its own "
             "command, a run by `areca train --resume --copy-to`)."
         )
-    for option, value in itertools.pairwise([*argv, ""]):
+    for option, value in itertools.pairwise([*argv, "-"]):
+        if option == "--copy-to=" or (option == "--copy-to" and not value):
+            raise ConfigError("--copy-to is empty text, so nothing would be copied; name a URL, or leave it out.")
         value = option.partition("=")[2] or value
         if option.partition("=")[0] == "--out" and "://" in value and prog != "areca corpus build":
             instead = (

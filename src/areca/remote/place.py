@@ -45,6 +45,8 @@ class Place:
     """What is below one URL. Opening it asks nothing; ConfigError if no package here opens such a URL."""
 
     def __init__(self, url: str) -> None:
+        if is_url(url) and not url.partition("://")[2].strip("/"):
+            raise ConfigError(f"{url} names no bucket and no place in it; is a variable of the shell not set?")
         seconds_to_wait()  # a setting that is no number is refused before anything is asked
         self.url = url.rstrip("/")
         self._fs, path = filesystem(self.url)

@@ -74,7 +74,9 @@ def run_jobs(
             names = [job.name for job in worker.program]
             name = names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "") if names else ""
             if message is None:
-                raise TrainingError(f"the worker of run {name} ended unexpectedly:\n{worker.complaint()}")
+                raise TrainingError(
+                    f"the worker of run {name} ended unexpectedly; the same command goes on:\n{worker.complaint()}"
+                )
             if "progress" in message:
                 on_progress(names[message["run"]], message["progress"])
             elif "say" in message:

@@ -23,6 +23,7 @@ from areca.train.checkpoint_files import RECORD
 # Where a quickstart, a ladder and a directory of runs have theirs; the first is shown.
 _RUNS_BELOW = ("verify/run.json", "runs/*/run.json", "ladder/runs/*/run.json", "*/run.json")
 RUN, METRICS, EVENTS, CHECKPOINTS = "run.json", "metrics.jsonl", "events.jsonl", "checkpoints"
+HELD = ".copying"  # what is held of a run while it is copied to a URL
 REWINDS, RESULT = "rewinds.json", "result.json"
 # Differ between two equal runs.
 TIMING_FIELDS = frozenset({"tokens_per_second", "mfu", "hfu", "seconds", "steady", "saving", "watts"})
@@ -98,7 +99,7 @@ def unstarted(run_dir: Path | str) -> bool:
     run_dir = Path(run_dir)
     if not run_dir.is_dir():
         return not run_dir.exists()
-    if not _only(run_dir, {LOCK, METRICS, EVENTS, CHECKPOINTS}, RUN):
+    if not _only(run_dir, {LOCK, METRICS, EVENTS, CHECKPOINTS, HELD}, RUN):
         return False
     if any((run_dir / name).exists() and (run_dir / name).stat().st_size for name in (METRICS, EVENTS)):
         return False

@@ -22,9 +22,9 @@ from areca.files import LOCK, take_lock, write_json
 from areca.remote.place import Place
 from areca.train.away.copies import FORMAT, MANIFEST, PART, VERSION, count_rewinds, read_manifest
 from areca.train.checkpoint_files import RECORD, read_record
-from areca.train.record import CHECKPOINTS, EVENTS, METRICS, RESULT, REWINDS, RUN
+from areca.train.record import CHECKPOINTS, EVENTS, HELD, METRICS, RESULT, REWINDS, RUN
 
-STATUS, HELD = "copied.json", ".copying"
+STATUS = "copied.json"
 PERIOD_SECONDS = 1.0
 TRIES_AT_END = 2  # of which each waits for the link as long as any call does
 AT_ONCE = 4  # parts on their way at a time
