@@ -14,8 +14,10 @@ from typing import Any
 
 from areca.errors import ArecaError, BusyError, LinkLost
 from areca.files import read_json, write_json
+from areca.remote.place import Place
 from areca.study.ladderjson import LADDER
 from areca.train.away.copier import PERIOD_SECONDS, STATUS, TRIES_AT_END, Copier, input_ended, state_of
+from areca.train.record import RESULT
 
 
 class _Run:
@@ -38,7 +40,7 @@ class _Run:
             self._copier = Copier(self.run_dir, self.url)
         self._copier.copy()
         self.copied = state
-        if (self.run_dir / "result.json").exists():
+        if (self.run_dir / RESULT).exists():
             self.close()
 
     def close(self) -> None:
@@ -61,10 +63,8 @@ class _Status:
 
 def main(directory: Path, url: str) -> int:
     """Follows the runs until standard input ends and their last states are copied; 1 if some could not be."""
-    runs = [
-        _Run(directory / run["path"], f"{url.rstrip('/')}/{run['path']}")
-        for run in read_json(directory / LADDER)["runs"]
-    ]
+    place = Place(url)
+    runs = [_Run(directory / run["path"], place.of(run["path"])) for run in read_json(directory / LADDER)["runs"]]
     status, ended, tries = _Status(directory, url, runs), False, 0
     with contextlib.ExitStack() as stack:
         for run in runs:

@@ -118,4 +118,4 @@ def copied_to(url: str, ladder: "Ladder", say: Callable[[str], None]) -> Iterato
 
 
 def _of(url: str, name: str) -> str:
-    return f"{url.rstrip('/')}/runs/{name}"
+    return Place(url).of(f"runs/{name}")

@@ -41,10 +41,6 @@ class Copier:
         self._sent: dict[str, Any] | None = None  # the manifest that was sent last, with or without an answer
         self._there: dict[str, int] | None = None  # parts and their bytes
 
-    def state(self) -> tuple[Any, ...]:
-        """Changes when there is something new to copy."""
-        return state_of(self.run_dir)
-
     def copy(self) -> dict[str, Any]:
         """Copies the run as it is now; returns what copied.json says. LinkLost, RemoteError as of `Place`."""
         started = time.time()
@@ -178,7 +174,7 @@ def main(run_dir: Path, url: str) -> int:
     try:
         done: tuple[Any, ...] | None = None
         while True:
-            state = copier.state()
+            state = state_of(run_dir)
             if state != done and state[0] is not None:
                 try:
                     status = copier.copy()
