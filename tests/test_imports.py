@@ -31,7 +31,8 @@ BASE = {
 
 # room -> the other rooms it may import. `model` and the four others that stand alone know nothing of each other.
 ROOMS: dict[str, set[str]] = {
-    "model": set(),
+    "kernels": set(),
+    "model": {"kernels"},
     "data": set(),
     "laws": set(),
     "footprint": set(),
@@ -53,7 +54,7 @@ ROOMS["cli"] = set(ROOMS)
 BASE_OF_ROOM = {"report": {"errors", "files", "counted", "lawjson"}}
 
 WITHOUT_JAX = ("chips", "counted", "data", "footprint", "report", "track", "watch")
-HEAVY = ("jax", "numpy", "scipy", "pyarrow", "matplotlib", "grain", "orbax", "optax", "tokenizers", "torch")
+HEAVY = ("jax", "numpy", "scipy", "pyarrow", "matplotlib", "grain", "orbax", "optax", "tokenizers", "torch", "llvmlite")
 
 
 def _imports(tree: ast.Module, package: tuple[str, ...]) -> set[str]:

@@ -43,7 +43,9 @@ def _check_cached(config, params, length: tuple[int, int]) -> None:
     expected = np.asarray(jax.jit(lambda p, t: decoder.logits(config, p, t))(params, text))
     weights = decode.prepare(config, params, config.vocab_size)
     read = jax.jit(
-        lambda cache, token, at: decode._read(config, weights, cache, token, at, decoder.angles_at(config, CONTEXT))
+        lambda cache, token, at: decode._read(
+            config, weights, cache, token, at, decoder.angles_at(config, CONTEXT), jnp.int32(2)
+        )
     )
     cache = decode.empty_cache(config, 2, CONTEXT)
     assert cache.key[0].shape == (2, CONTEXT, config.n_kv_heads, config.head_dim)
@@ -71,10 +73,17 @@ def _noisy(config: ModelConfig) -> decoder.Decoder:
     return jax.jit(draw)()
 
 
+@pytest.fixture(params=["1", "0"], ids=["ours", "XLA's"])
+def kernels(request, monkeypatch) -> None:
+    monkeypatch.setenv("ARECA_KERNELS", request.param)
+
+
+@pytest.mark.usefixtures("kernels")
 def test_cached_logits_are_those_of_the_whole_text_at_every_position(params):
     _check_cached(CONFIG, params, (3, 7))
 
 
+@pytest.mark.usefixtures("kernels")
 def test_cached_logits_of_every_other_choice_are_those_of_the_whole_text():
     config = replace(
         CONFIG, n_heads=4, head_dim=4, n_kv_heads=2, block="serial", mlp="gelu", positions="learned",
@@ -83,11 +92,13 @@ def test_cached_logits_of_every_other_choice_are_those_of_the_whole_text():
     _check_cached(config, _noisy(config), (3, 7))
 
 
+@pytest.mark.usefixtures("kernels")
 def test_cached_logits_of_biases_in_a_parallel_block_are_those_of_the_whole_text():
     config = replace(CONFIG, biases=True)
     _check_cached(config, _noisy(config), (9, 2))
 
 
+@pytest.mark.usefixtures("kernels")
 def test_greedy_text_is_that_of_decoding_without_a_cache(params):
     prompt = _text(5)
     expected = list(prompt)
@@ -232,6 +243,35 @@ def test_a_text_is_the_same_whoever_joins_and_leaves(params):
     assert text_of(others, [1, 3, 1]) == text_of(others[::-1], [2]) == alone
     assert generate(CONFIG, params, [[1], [2], entry.prompt], tokens=10, context=CONTEXT, seed=7,
                     sampling=entry.sampling)[2] == alone  # fmt: skip
+
+
+def test_logits_have_the_same_bits_in_any_company():
+    """With kernels of ours: of 24 positions, among 1 to 16 lanes, at the first and the last of them."""
+    config = replace(CONFIG, d_model=64, n_heads=4, d_ff=200, vocab_size=500).resolved()
+    params = _noisy(config)
+    weights, text = (
+        decode.prepare(config, params, 500),
+        np.random.default_rng(3).integers(0, 500, (24, 16)).astype("i4"),
+    )
+
+    def logits_of(lanes: int, lane: int, taken: int, length: int) -> np.ndarray:
+        read = jax.jit(
+            lambda cache, token, at: decode._read(
+                config, weights, cache, token, at, decoder.angles_at(config, length), jnp.int32(taken)
+            )
+        )
+        cache, all_logits = decode.empty_cache(config, lanes, length), []
+        for position, others in enumerate(text):
+            token = others[:lanes].copy()
+            token[lane] = text[position, 15]
+            logits, cache = read(cache, token, np.full(lanes, position, np.int32))
+            all_logits.append(np.asarray(logits)[lane])
+        return np.array(all_logits)
+
+    alone = logits_of(1, 0, 1, 24)
+    assert np.abs(alone).max() > 0.5
+    for lanes, lane, taken, length in ((2, 1, 2, 24), (3, 0, 3, 64), (5, 4, 5, 24), (16, 0, 1, 64), (16, 15, 16, 24)):
+        assert (logits_of(lanes, lane, taken, length) == alone).all(), (lanes, lane, taken, length)
 
 
 def test_log_probabilities_of_drawn_tokens_are_those_of_the_whole_text(params):

@@ -18,6 +18,9 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int, UInt32
 
+from areca.kernels import attention as kernels
+from areca.kernels.compiled import usable
+from areca.kernels.product import Packed, pack, product
 from areca.model import decoder
 from areca.model.attention import attention, pairs_to_halves, rotate_halves
 from areca.model.config import ModelConfig
@@ -36,9 +39,9 @@ class Layer:
     norm_bias: Float[Array, "D"] | None
     mlp_norm: Float[Array, "D"] | None
     mlp_norm_bias: Float[Array, "D"] | None
-    into: tuple[Float[Array, "D X"], ...]
+    into: tuple[Float[Array, "D X"] | Packed, ...]
     into_bias: tuple[Float[Array, "X"] | None, ...]
-    out: tuple[Float[Array, "X D"], ...]
+    out: tuple[Float[Array, "X D"] | Packed, ...]
     out_bias: tuple[Float[Array, "D"] | None, ...]
 
 
@@ -48,7 +51,7 @@ class Weights:
     """A model to decode with, in the compute type. The last norm has the logits' scale in it."""
 
     embedding: Float[Array, "V D"]
-    output: Float[Array, "V D"]  # rows that may be drawn
+    output: Float[Array, "D V"] | Packed  # columns that may be drawn
     layers: tuple[Layer, ...]
     norm: Float[Array, "D"]
     norm_bias: Float[Array, "D"] | None
@@ -88,17 +91,25 @@ class Drawn:
     top_score: Float[Array, "B N C"] | None
 
 
-@functools.partial(jax.jit, static_argnums=(0, 2))
 def prepare(config: ModelConfig, params: decoder.Decoder, vocabulary: int) -> Weights:
-    """Parameters as decoding takes them: a copy, after which `params` is not needed. `vocabulary`: ids to draw from."""
+    """Parameters as decoding takes them: a copy, after which `params` is not needed. `vocabulary`: ids to draw from.
+
+    On one device of the CPU, in float32, the kernels are packed for products of our own (`areca.kernels`).
+    """
+    return _prepare(config, params, vocabulary, decoder.compute_dtype() == jnp.float32 and usable(params.embedding))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2, 3))
+def _prepare(config: ModelConfig, params: decoder.Decoder, vocabulary: int, packed: bool) -> Weights:
     c = config.resolved()
     dtype = decoder.compute_dtype()
+    keep = pack if packed else lambda kernel: kernel
     scale = c.d_model**-0.5 * c.width_ratio**-0.5
     output = params.embedding if params.output is None else params.output
-    layers = tuple(_joined(c, p, dtype) for p in unstack(params.layers, c.n_layers))
+    layers = tuple(_joined(c, p, dtype, keep) for p in unstack(params.layers, c.n_layers))
     return Weights(
         params.embedding.astype(dtype),
-        output[:vocabulary].astype(dtype),
+        keep(output[:vocabulary].astype(dtype).T),
         layers,
         params.norm * scale,
         None if params.norm_bias is None else params.norm_bias * scale,
@@ -106,7 +117,7 @@ def prepare(config: ModelConfig, params: decoder.Decoder, vocabulary: int) -> We
     )
 
 
-def _joined(c: ModelConfig, p: Layers, dtype: jnp.dtype) -> Layer:
+def _joined(c: ModelConfig, p: Layers, dtype: jnp.dtype, keep: Callable[[Array], Array | Packed]) -> Layer:
     D, H, K = p.query.shape
     order = pairs_to_halves if c.positions == "rope" else lambda kernel: kernel
 
@@ -126,9 +137,9 @@ def _joined(c: ModelConfig, p: Layers, dtype: jnp.dtype) -> Layer:
         out_bias = [None if out_bias[0] is None or out_bias[1] is None else out_bias[0] + out_bias[1]]
     return Layer(
         p.norm, p.norm_bias, p.mlp_norm, p.mlp_norm_bias,
-        tuple(jnp.concatenate(kernels, axis=1).astype(dtype) for kernels in into),
+        tuple(keep(jnp.concatenate(kernels, axis=1).astype(dtype)) for kernels in into),
         tuple(jnp.concatenate(b) if c.biases else None for b in bias),  # type: ignore[arg-type]
-        tuple(kernel.astype(dtype) for kernel in out),
+        tuple(keep(kernel.astype(dtype)) for kernel in out),
         tuple(out_bias),
     )  # fmt: skip
 
@@ -214,7 +225,8 @@ def advance(
 
     def draw(carry: tuple) -> tuple:
         i, cache, (token_B, position_B, left_B, drawn_B), out = carry
-        logits_BV, cache = _read(c, weights, cache, token_B, position_B, table)
+        taken = jnp.max(jnp.where(left_B > 0, jnp.arange(1, B + 1, dtype=jnp.int32), 0))
+        logits_BV, cache = _read(c, weights, cache, token_B, position_B, table, taken)
         new_B = pick(logits_BV, lanes.settings, jax.vmap(jax.random.fold_in)(key_B, drawn_B))
         active_B = left_B > 0
         out = _record(out, i, jnp.where(active_B, new_B, -1), logits_BV, top)
@@ -243,14 +255,24 @@ def _record(out: Drawn, i: Array, token_B: Array, logits_BV: Array, top: int) ->
 
 
 def _read(
-    c: ModelConfig, weights: Weights, cache: Cache, token_B: Array, position_B: Array, table: decoder.Angles
+    c: ModelConfig,
+    weights: Weights,
+    cache: Cache,
+    token_B: Array,
+    position_B: Array,
+    table: decoder.Angles,
+    taken: Array,
 ) -> tuple[Array, Cache]:
-    """Reads one token of each text at its own position below S: logits of the next, and the cache with it."""
+    """Reads one token of each text at its own position below S: logits of the next, and the cache with it.
+
+    Lanes from `taken` on have no text; kernels of ours leave them out.
+    """
     B, S = cache.key[0].shape[:2]
     position_B1 = position_B[:, None]
     x_BTD = _embed(weights, token_B[:, None], position_B1)
     angles = None if table is None else (table[0][0][position_B1], table[1][0][position_B1])
     hidden_BS = jnp.arange(S)[None, :] > position_B1
+    ours = isinstance(weights.output, Packed)
     keys, values = [], []
     for p, key_BSGK, value_BSGK in zip(weights.layers, cache.key, cache.value, strict=True):
 
@@ -258,11 +280,13 @@ def _read(
             rows = jnp.arange(B)
             keys.append(old_k.at[rows, position_B].set(k[:, 0]))
             values.append(old_v.at[rows, position_B].set(v[:, 0]))
+            if ours:
+                return kernels.attend(q[:, 0], keys[-1], values[-1], position_B, taken)[:, None]
             return _attend_one(q, keys[-1], values[-1], hidden_BS)
 
-        x_BTD = _block(c, p, x_BTD, angles, attend)
+        x_BTD = _block(c, p, x_BTD, angles, attend, taken)
     x_BD = decoder.layer_norm(x_BTD, c.norm_epsilon, weights.norm, weights.norm_bias)[:, 0]
-    logits_BV = jnp.einsum("bd,vd->bv", x_BD, weights.output, preferred_element_type=jnp.float32)
+    logits_BV = _times(x_BD, weights.output, taken).astype(jnp.float32)
     return logits_BV, Cache(tuple(keys), tuple(values))
 
 
@@ -272,27 +296,36 @@ def _embed(weights: Weights, tokens_BT: Array, position_BT: Array) -> Array:
 
 
 def _block(
-    c: ModelConfig, p: Layer, x_BTD: Array, angles: decoder.Angles, attend: Callable[[Array, Array, Array], Array]
+    c: ModelConfig,
+    p: Layer,
+    x_BTD: Array,
+    angles: decoder.Angles,
+    attend: Callable[[Array, Array, Array], Array],
+    rows: Array | None = None,
 ) -> Array:
-    """`areca.model.decoder.block` on joined kernels."""
+    """`areca.model.decoder.block` on joined kernels, for all rows or so many."""
     H, GK, F = c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim, c.d_ff
     qkv, mlp = [H, GK, GK], [F, F] if c.mlp == "swiglu" else [F]
     h_BTD = decoder.layer_norm(x_BTD, c.norm_epsilon, p.norm, p.norm_bias)
     if c.block == "parallel":
-        outs = jax.lax.split(_product(h_BTD, p.into[0], p.into_bias[0]), qkv + mlp, axis=2)
+        outs = jax.lax.split(_product(h_BTD, p.into[0], p.into_bias[0], rows), qkv + mlp, axis=2)
         both = jnp.concatenate([_attended(c, outs[:3], angles, attend), _activated(outs[3:])], axis=2)
-        return x_BTD + _product(both, p.out[0], p.out_bias[0])
-    outs = jax.lax.split(_product(h_BTD, p.into[0], p.into_bias[0]), qkv, axis=2)
-    x_BTD = x_BTD + _product(_attended(c, outs, angles, attend), p.out[0], p.out_bias[0])
+        return x_BTD + _product(both, p.out[0], p.out_bias[0], rows)
+    outs = jax.lax.split(_product(h_BTD, p.into[0], p.into_bias[0], rows), qkv, axis=2)
+    x_BTD = x_BTD + _product(_attended(c, outs, angles, attend), p.out[0], p.out_bias[0], rows)
     assert p.mlp_norm is not None
     h_BTD = decoder.layer_norm(x_BTD, c.norm_epsilon, p.mlp_norm, p.mlp_norm_bias)
-    outs = jax.lax.split(_product(h_BTD, p.into[1], p.into_bias[1]), mlp, axis=2)
-    return x_BTD + _product(_activated(outs), p.out[1], p.out_bias[1])
+    outs = jax.lax.split(_product(h_BTD, p.into[1], p.into_bias[1], rows), mlp, axis=2)
+    return x_BTD + _product(_activated(outs), p.out[1], p.out_bias[1], rows)
 
 
-def _product(x_BTX: Array, kernel_XY: Array, bias_Y: Array | None) -> Array:
+def _times(x_MK: Array, kernel_KN: Array | Packed, rows: Array | None) -> Array:
+    return product(x_MK, kernel_KN, rows) if isinstance(kernel_KN, Packed) else x_MK @ kernel_KN
+
+
+def _product(x_BTX: Array, kernel_XY: Array | Packed, bias_Y: Array | None, rows: Array | None) -> Array:
     B, T, X = x_BTX.shape
-    out = (x_BTX.reshape(B * T, X) @ kernel_XY).reshape(B, T, -1)
+    out = _times(x_BTX.reshape(B * T, X), kernel_XY, rows).reshape(B, T, -1)
     return out if bias_Y is None else out + bias_Y.astype(out.dtype)[None, None]
 
 

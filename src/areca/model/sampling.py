@@ -56,7 +56,7 @@ def text_key(seed: Int[Array, ""], index: Int[Array, ""]) -> UInt32[Array, "2"]:
 
 def pick(logits_BV: Float[Array, "B V"], settings: Settings, key_B: Key[Array, "B"]) -> Int[Array, "B"]:
     """One token for each row. The likeliest of equals is the one of the lower id; top_k keeps what equals its last."""
-    likeliest_B = jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
+    likeliest_B = _argmax(logits_BV)
     greedy_B = settings.temperature == 0
 
     def drawn() -> Array:
@@ -66,7 +66,7 @@ def pick(logits_BV: Float[Array, "B V"], settings: Settings, key_B: Key[Array, "
         cut_B = ~greedy_B & ((k_B > 0) & (k_B < V) | (p_B < 1))
         score_BV = jax.lax.cond(jnp.any(cut_B), lambda: _cut(score_BV, k_B, p_B), lambda: score_BV)
         noise_BV = jax.vmap(lambda key: jax.random.gumbel(key, (V,), jnp.float32))(key_B)
-        choice_B = jnp.argmax(score_BV + noise_BV, axis=-1).astype(jnp.int32)
+        choice_B = _argmax(score_BV + noise_BV)
         return jnp.where(greedy_B, likeliest_B, choice_B)
 
     return jax.lax.cond(jnp.all(greedy_B), lambda: likeliest_B, drawn)
@@ -106,11 +106,23 @@ def _ordered(x: Array) -> Array:
     return jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(1 << 31))
 
 
-def _sum(x_BV: Array, side_by_side: int = 64) -> Array:
-    """The sum of each row, in lanes first: the CPU vectorises that, and one long sum of floats not."""
+def _sum(x_BV: Array) -> Array:
+    """The sum of each row."""
+    return jnp.sum(jnp.sum(_side_by_side(x_BV, 0.0), axis=1), axis=-1)
+
+
+def _argmax(x_BV: Array) -> Array:
+    """The first place of each row's largest; the last place where there is none (a row with NaN)."""
+    V = x_BV.shape[1]
+    largest_B = jnp.max(jnp.max(_side_by_side(x_BV, -jnp.inf), axis=1), axis=-1)
+    place_BV = jnp.where(x_BV == largest_B[:, None], jnp.arange(V, dtype=jnp.int32)[None], V - 1)
+    return jnp.min(jnp.min(_side_by_side(place_BV, V - 1), axis=1), axis=-1)
+
+
+def _side_by_side(x_BV: Array, rest: float | int, lanes: int = 64) -> Array:
+    """Each row as rows of `lanes`, to be reduced one by one first: the CPU vectorises that, one long reduction not."""
     B, V = x_BV.shape
-    padded = jnp.pad(x_BV, ((0, 0), (0, -V % side_by_side)))
-    return jnp.sum(jnp.sum(padded.reshape(B, -1, side_by_side), axis=1), axis=-1)
+    return jnp.pad(x_BV, ((0, 0), (0, -V % lanes)), constant_values=rest).reshape(B, -1, lanes)
 
 
 __all__ = ["Sampling", "Settings", "pick", "text_key"]
