@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from areca.errors import ConfigError
-from areca.kernels import attention, compiled, product
+from areca.kernels import attention, compiled, product, threshold
 from areca.kernels.machine import Machine, this_machine
+from areca.model import sampling
 
 # Texts for narrower vectors run on wider processors too; a text without fused instructions runs everywhere.
 KINDS = [
@@ -33,7 +34,7 @@ def _product(x: np.ndarray, w: np.ndarray, rows: int | None = None) -> np.ndarra
 
 @pytest.fixture(params=[this_machine(), *KINDS], ids=lambda machine: machine.name)
 def machine(request, monkeypatch) -> Machine:
-    for module in (product, attention):
+    for module in (product, attention, threshold):
         monkeypatch.setattr(module, "this_machine", lambda: request.param)
     return request.param
 
@@ -142,6 +143,40 @@ def test_exp_is_within_two_units_in_the_last_place():
     e = np.exp(x.astype(np.float64))
     np.testing.assert_allclose(got, e / (1 + e), rtol=4e-7)
     assert _attend(q[:1], np.float32([0, -88])[None, :, None, None], v[:1], [1])[0, 0, 0] == 0
+
+
+def test_a_threshold_keeps_the_fewest_highest_with_the_wanted_weight(machine):
+    rng = np.random.default_rng(0)
+    score = np.concatenate(
+        [_drawn(6, 77), np.float32([[-np.inf] * 76 + [3.0], [0.0] * 77, [-1e30, 1e30, -0.0] * 25 + [5, 5]])]
+    )
+    weight = rng.random(score.shape).astype(np.float32)
+    find = jax.jit(threshold.threshold)
+    for share in (0.01, 0.3, 0.999, 1.0):
+        for w in (None, weight):
+            each = np.ones_like(score) if w is None else w
+            wanted = (
+                np.ceil(77 * np.float32(share)) * np.ones(9, np.float32) if w is None else share * each.sum(1) * 0.999
+            )
+            wanted[3] = -1
+            low = np.asarray(find(score, w, wanted))
+            for row, (s, each_w) in enumerate(zip(score, each, strict=True)):
+                kept = s >= low[row]
+                if row == 3:
+                    assert kept.all()
+                    continue
+                assert each_w[kept].sum() >= wanted[row] * (1 - 1e-6)
+                least = kept & (s > s[kept].min())  # without those that equal the last
+                assert each_w[least].sum() < wanted[row]
+
+
+def test_a_threshold_is_that_of_any_device(machine):
+    score, weight = 3 * _drawn(20, 8192), np.random.default_rng(1).random((20, 8192)).astype(np.float32)
+    counts = (np.arange(20, dtype=np.float32) + 1) ** 3
+    for w, wanted in ((None, counts), (weight, counts / 10)):
+        ours, any_device = (jax.jit(f)(score, w, wanted) for f in (threshold.threshold, sampling._threshold))
+        others = (score >= np.asarray(ours)[:, None]) != (score >= np.asarray(any_device)[:, None])
+        assert others.sum() <= (0 if w is None else 1)  # sums in another order
 
 
 def test_many_calls_at_once_have_the_same_bits():

@@ -1,5 +1,6 @@
 """Decoding with a cache against reading the whole text anew for every token, and the draws."""
 
+import functools
 from dataclasses import replace
 
 import jax
@@ -165,10 +166,10 @@ def _settings(each: list[Sampling]) -> Settings:
     )
 
 
-def _frequencies(sampling: Sampling, draws: int = 20_000) -> np.ndarray:
+def _frequencies(sampling: Sampling, ours: bool, draws: int = 20_000) -> np.ndarray:
     logits = jnp.tile(jnp.log(jnp.asarray(PROBABILITY, jnp.float32))[None], (draws, 1))
     keys = jax.random.split(jax.random.key(11), draws)
-    tokens = jax.jit(lambda x, k: pick(x, _settings([sampling] * draws), k))(logits, keys)
+    tokens = jax.jit(lambda x, k: pick(x, _settings([sampling] * draws), k, ours))(logits, keys)
     return np.bincount(np.asarray(tokens), minlength=5) / draws
 
 
@@ -192,27 +193,30 @@ def _normalised(weights) -> np.ndarray:
         (Sampling(0.0, 0, 1.0), [0, 1, 0, 0, 0]),
     ],
 )
-def test_draws_have_the_probabilities_of_the_definition(sampling, expected):
+@pytest.mark.parametrize("ours", [True, False])
+def test_draws_have_the_probabilities_of_the_definition(sampling, expected, ours):
     # Four standard errors of a share among 20,000.
-    np.testing.assert_allclose(_frequencies(sampling), expected, atol=4 * 0.5 / 20_000**0.5)
+    np.testing.assert_allclose(_frequencies(sampling, ours), expected, atol=4 * 0.5 / 20_000**0.5)
 
 
-def test_a_draw_is_the_same_beside_any_other_settings():
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_draw_is_the_same_beside_any_other_settings(ours):
     each = [Sampling(0.0), Sampling(1.0, 0, 1.0), Sampling(0.7, 3, 1.0), Sampling(1.3, 0, 0.6), Sampling(2.0, 900, 0.9)]
     logits = jax.random.normal(jax.random.key(1), (5, 700)) * 2
     keys = jax.random.split(jax.random.key(2), 5)
-    drawn = jax.jit(pick)
+    drawn = jax.jit(functools.partial(pick, ours=ours))
     together = np.asarray(drawn(logits, _settings(each), keys))
     alone = [int(drawn(logits[i : i + 1], _settings([s]), keys[i : i + 1])[0]) for i, s in enumerate(each)]
     assert together.tolist() == alone
 
 
-def test_what_top_k_leaves_is_what_sorting_leaves():
+@pytest.mark.parametrize("ours", [True, False])
+def test_what_top_k_leaves_is_what_sorting_leaves(ours):
     logits = jax.random.normal(jax.random.key(3), (1, 500)) * 3
     likeliest = np.argsort(-np.asarray(logits)[0])[:7]
     settings = _settings([Sampling(50.0, 7)] * 400)  # so hot that all are drawn alike
     keys = jax.random.split(jax.random.key(4), 400)
-    drawn = np.asarray(jax.jit(pick)(jnp.repeat(logits, 400, axis=0), settings, keys))
+    drawn = np.asarray(jax.jit(functools.partial(pick, ours=ours))(jnp.repeat(logits, 400, axis=0), settings, keys))
     assert set(drawn.tolist()) == set(likeliest.tolist())
 
 

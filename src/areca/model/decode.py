@@ -227,7 +227,7 @@ def advance(
         i, cache, (token_B, position_B, left_B, drawn_B), out = carry
         taken = jnp.max(jnp.where(left_B > 0, jnp.arange(1, B + 1, dtype=jnp.int32), 0))
         logits_BV, cache = _read(c, weights, cache, token_B, position_B, table, taken)
-        new_B = pick(logits_BV, lanes.settings, jax.vmap(jax.random.fold_in)(key_B, drawn_B))
+        new_B = pick(logits_BV, lanes.settings, jax.vmap(jax.random.fold_in)(key_B, drawn_B), _ours(weights))
         active_B = left_B > 0
         out = _record(out, i, jnp.where(active_B, new_B, -1), logits_BV, top)
         one_B = active_B.astype(jnp.int32)
@@ -272,7 +272,6 @@ def _read(
     x_BTD = _embed(weights, token_B[:, None], position_B1)
     angles = None if table is None else (table[0][0][position_B1], table[1][0][position_B1])
     hidden_BS = jnp.arange(S)[None, :] > position_B1
-    ours = isinstance(weights.output, Packed)
     keys, values = [], []
     for p, key_BSGK, value_BSGK in zip(weights.layers, cache.key, cache.value, strict=True):
 
@@ -280,7 +279,7 @@ def _read(
             rows = jnp.arange(B)
             keys.append(old_k.at[rows, position_B].set(k[:, 0]))
             values.append(old_v.at[rows, position_B].set(v[:, 0]))
-            if ours:
+            if _ours(weights):
                 return kernels.attend(q[:, 0], keys[-1], values[-1], position_B, taken)[:, None]
             return _attend_one(q, keys[-1], values[-1], hidden_BS)
 
@@ -288,6 +287,11 @@ def _read(
     x_BD = decoder.layer_norm(x_BTD, c.norm_epsilon, weights.norm, weights.norm_bias)[:, 0]
     logits_BV = _times(x_BD, weights.output, taken).astype(jnp.float32)
     return logits_BV, Cache(tuple(keys), tuple(values))
+
+
+def _ours(weights: Weights) -> bool:
+    """Whether kernels of ours work with these weights."""
+    return isinstance(weights.output, Packed)
 
 
 def _embed(weights: Weights, tokens_BT: Array, position_BT: Array) -> Array:

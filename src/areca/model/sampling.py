@@ -2,9 +2,9 @@
 
 Legend: B texts, V vocabulary.
 
-A draw is the largest of logit / temperature + Gumbel noise over the tokens that top_k and top_p leave (which has the
-probabilities of their softmax). The noise belongs to a token's id and the text's key alone, and what is left is found
-by comparing, so a text's draws are the same whatever the settings of its neighbours are.
+A draw is where one number of the text's key, uniform below 1, falls among the probabilities of the tokens that top_k
+and top_p leave. What is left is found by comparing, so a text's draws are the same whatever its neighbours' settings
+are.
 """
 
 import math
@@ -16,6 +16,7 @@ from jax import Array
 from jaxtyping import Float, Int, Key, UInt32
 
 from areca.errors import ConfigError
+from areca.kernels.threshold import threshold
 
 DRAW = 1  # the purpose folded into the seed's key (0 draws initial parameters)
 
@@ -54,8 +55,14 @@ def text_key(seed: Int[Array, ""], index: Int[Array, ""]) -> UInt32[Array, "2"]:
     return jax.random.key_data(jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), DRAW), index))
 
 
-def pick(logits_BV: Float[Array, "B V"], settings: Settings, key_B: Key[Array, "B"]) -> Int[Array, "B"]:
-    """One token for each row. The likeliest of equals is the one of the lower id; top_k keeps what equals its last."""
+def pick(
+    logits_BV: Float[Array, "B V"], settings: Settings, key_B: Key[Array, "B"], ours: bool = False
+) -> Int[Array, "B"]:
+    """One token for each row. The likeliest of equals is the one of the lower id; top_k keeps what equals its last.
+
+    Args:
+        ours: find what is kept with a kernel of ours, on the CPU; it keeps the same.
+    """
     likeliest_B = _argmax(logits_BV)
     greedy_B = settings.temperature == 0
 
@@ -63,41 +70,63 @@ def pick(logits_BV: Float[Array, "B V"], settings: Settings, key_B: Key[Array, "
         V = logits_BV.shape[-1]
         score_BV = logits_BV / jnp.where(greedy_B, 1.0, settings.temperature)[:, None]
         k_B, p_B = settings.top_k, settings.top_p
-        cut_B = ~greedy_B & ((k_B > 0) & (k_B < V) | (p_B < 1))
-        score_BV = jax.lax.cond(jnp.any(cut_B), lambda: _cut(score_BV, k_B, p_B), lambda: score_BV)
-        noise_BV = jax.vmap(lambda key: jax.random.gumbel(key, (V,), jnp.float32))(key_B)
-        choice_B = _argmax(score_BV + noise_BV)
-        return jnp.where(greedy_B, likeliest_B, choice_B)
+        few_B, likely_B = ~greedy_B & (k_B > 0) & (k_B < V), ~greedy_B & (p_B < 1)
+        mass_BV = jnp.exp(score_BV - jnp.take_along_axis(score_BV, likeliest_B[:, None], axis=1))
+
+        def cut(mass_BV: Array, cut_B: Array, weight_BV: Array | None, wanted_B: Array) -> Array:
+            find = threshold if ours else _threshold
+            low_B = find(score_BV, weight_BV, jnp.where(cut_B, wanted_B, -1.0))
+            return jnp.where(score_BV >= low_B[:, None], mass_BV, 0.0)
+
+        def top_k() -> Array:
+            return cut(mass_BV, few_B, None, k_B.astype(jnp.float32))
+
+        mass_BV = jax.lax.cond(jnp.any(few_B), top_k, lambda: mass_BV)
+
+        def top_p() -> Array:
+            return cut(mass_BV, likely_B, mass_BV, p_B * _sum(mass_BV))
+
+        mass_BV = jax.lax.cond(jnp.any(likely_B), top_p, lambda: mass_BV)
+        return jnp.where(greedy_B, likeliest_B, _draw(mass_BV, jax.vmap(jax.random.uniform)(key_B)))
 
     return jax.lax.cond(jnp.all(greedy_B), lambda: likeliest_B, drawn)
 
 
-def _cut(score_BV: Array, k_B: Array, p_B: Array) -> Array:
-    """The scores with -inf for what top_k, then top_p of what that leaves, takes away."""
-    V = score_BV.shape[-1]
+def _threshold(score_BV: Array, weight_BV: Array | None, wanted_B: Array) -> Array:
+    """`areca.kernels.threshold.threshold` for any device: all rows at once, bit by bit."""
     rank_BV = _ordered(score_BV)
-    k_B = jnp.where(k_B > 0, jnp.minimum(k_B, V), V)
-    kept_BV = rank_BV >= _threshold(rank_BV, jnp.ones_like(score_BV), k_B.astype(jnp.float32))[:, None]
-    score_BV = jnp.where(kept_BV, score_BV, -jnp.inf)
-
-    def nucleus() -> Array:
-        mass_BV = jnp.exp(score_BV - jnp.max(score_BV, axis=-1, keepdims=True))
-        wanted_B = p_B * _sum(mass_BV)
-        likely_BV = rank_BV >= _threshold(rank_BV, mass_BV, wanted_B)[:, None]
-        return jnp.where(likely_BV | (p_B >= 1)[:, None], score_BV, -jnp.inf)
-
-    return jax.lax.cond(jnp.any(p_B < 1), nucleus, lambda: score_BV)
-
-
-def _threshold(rank_BV: Array, mass_BV: Array, wanted_B: Array) -> Array:
-    """The largest rank at which the entries of that rank or more have the wanted mass; found bit by bit, no sort."""
+    weight_BV = jnp.ones_like(score_BV) if weight_BV is None else weight_BV
 
     def bit(i: Array, found_B: Array) -> Array:
         larger_B = found_B | (jnp.uint32(1) << (31 - i).astype(jnp.uint32))
-        enough_B = _sum(jnp.where(rank_BV >= larger_B[:, None], mass_BV, 0.0)) >= wanted_B
+        enough_B = _sum(jnp.where(rank_BV >= larger_B[:, None], weight_BV, 0.0)) >= wanted_B
         return jnp.where(enough_B, larger_B, found_B)
 
-    return jax.lax.fori_loop(0, 32, bit, jnp.zeros(rank_BV.shape[0], jnp.uint32))
+    found_B = jax.lax.fori_loop(0, 32, bit, jnp.zeros(rank_BV.shape[0], jnp.uint32))
+    low_B = jax.lax.bitcast_convert_type(
+        jnp.where(found_B >> 31 == 1, found_B & jnp.uint32((1 << 31) - 1), ~found_B), jnp.float32
+    )
+    return jnp.where((wanted_B < 0) | jnp.isnan(low_B), -jnp.inf, low_B)
+
+
+def _draw(mass_BV: Array, uniform_B: Array) -> Array:
+    """A token of each row with the probability of its mass: which of 64 columns it is in, then its place there."""
+    mass_BNL = _side_by_side(mass_BV, 0.0)
+    column_B, rest_B = _reach(jnp.sum(mass_BNL, axis=1), uniform_B, None)
+    mass_BN = jnp.take_along_axis(mass_BNL, column_B[:, None, None], axis=2)[:, :, 0]
+    place_B, _ = _reach(mass_BN, uniform_B, rest_B)
+    return place_B * mass_BNL.shape[2] + column_B
+
+
+def _reach(mass_BX: Array, share_B: Array, target_B: Array | None) -> tuple[Array, Array]:
+    """The first entry with a mass at which the sum passes the target (a share of all), and what is left of it there."""
+    sum_BX = jnp.cumsum(mass_BX, axis=1)
+    target_B = share_B * sum_BX[:, -1] if target_B is None else target_B
+    place_X = jnp.arange(mass_BX.shape[1], dtype=jnp.int32)[None]
+    last_B = jnp.max(jnp.where(mass_BX > 0, place_X, 0), axis=1)
+    place_B = jnp.min(jnp.where((sum_BX > target_B[:, None]) & (mass_BX > 0), place_X, last_B[:, None]), axis=1)
+    before_BX = sum_BX - mass_BX
+    return place_B, target_B - jnp.take_along_axis(before_BX, place_B[:, None], axis=1)[:, 0]
 
 
 def _ordered(x: Array) -> Array:
