@@ -1,9 +1,10 @@
-"""Tokens per second beside transformers.generate in one run: the same 15.8M weights, prompts, threads; greedy, float32.
+"""Tokens per second beside transformers.generate in one run: the same 15.8M weights, prompts, threads; float32.
 
 Each side has a process of its own; they take turns while the other sleeps, and both have Areca's setting of the
-allocator, which helps both. A generation is timed whole, reading the prompts included. The tokens of both sides must
-be the same, or nothing is printed. transformers runs CohereForCausalLM, which is PaLM's block, with its own cache. On a
-busy machine two threads of PyTorch wait for each other, so look there at the processor time of one thread.
+allocator, which helps both. A generation is timed whole, reading the prompts included. Both take the likeliest token,
+and the tokens of both sides must be the same, or nothing is printed; with --top-k both draw, each its own.
+transformers runs CohereForCausalLM, which is PaLM's block, with its own cache. On a busy machine two threads of PyTorch
+wait for each other, so look there at the processor time of one thread.
 
     make bench-generate ARGS='--batches 1 16 --rounds 5'
 """
@@ -30,6 +31,7 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 16])
     parser.add_argument("--prompt", type=int, default=32, help="tokens of each prompt")
     parser.add_argument("--tokens", type=int, default=128, help="drawn for each prompt")
+    parser.add_argument("--top-k", type=int, default=0, help="draw from so many at temperature 0.8; 0: the likeliest")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path, help="also write all times here")
@@ -44,7 +46,7 @@ def main() -> None:
     try:
         for n in options.batches:
             drawn = {side: worker.ask(n)["tokens"] for side, worker in workers.items()}  # compiles
-            if drawn["areca"] != drawn["transformers"]:
+            if not options.top_k and drawn["areca"] != drawn["transformers"]:
                 sys.exit(f"the sides do not draw the same tokens at batch {n}")
         for turn in range(options.rounds):
             for n in options.batches:
@@ -56,8 +58,9 @@ def main() -> None:
     finally:
         for worker in workers.values():
             worker.close()
-    print(f"15.8M weights, prompts of {options.prompt} tokens, {options.tokens} drawn, {options.threads} threads, "
-          f"load {os.getloadavg()[0]:.1f}")  # fmt: skip
+    how = f"drawn from {options.top_k}" if options.top_k else "the likeliest"
+    print(f"15.8M weights, prompts of {options.prompt} tokens, {options.tokens} new ones, {how}, "
+          f"{options.threads} threads, load {os.getloadavg()[0]:.1f}")  # fmt: skip
     for n in options.batches:
         rate = {side: [n * options.tokens / s for s in seconds[side][n]] for side in SIDES}
         ratios = [a / b for a, b in zip(rate["areca"], rate["transformers"], strict=True)]
@@ -79,7 +82,7 @@ class Worker(Side):
         threads = str(options.threads)
         environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
         words = [sys.executable, __file__, "--worker", side, "--threads", threads]
-        words += ["--prompt", str(options.prompt), "--tokens", str(options.tokens)]
+        words += ["--prompt", str(options.prompt), "--tokens", str(options.tokens), "--top-k", str(options.top_k)]
         super().__init__(words, environment)
 
 
@@ -109,6 +112,7 @@ def areca_side(p: Problem, options: argparse.Namespace):
     from peers.areca_side import model_and_parameters
 
     config, params = model_and_parameters(p)
+    sampling = Sampling(0.8, options.top_k) if options.top_k else Sampling(0.0)
     prepared = prepare(config, params, p.vocab_size)
 
     def generate(prompts: list[list[int]]) -> list[list[int]]:
@@ -119,7 +123,7 @@ def areca_side(p: Problem, options: argparse.Namespace):
             texts[i] += piece.tokens
             return True
 
-        run(lanes, [Entry(prompt, options.tokens, Sampling(0.0)) for prompt in prompts], take)
+        run(lanes, [Entry(prompt, options.tokens, sampling) for prompt in prompts], take)
         return texts
 
     return generate
@@ -132,12 +136,14 @@ def transformers_side(p: Problem, options: argparse.Namespace):
 
     torch.set_num_threads(options.threads)
     model = Cohere(p).model.eval()
+    drawn = {"do_sample": True, "temperature": 0.8, "top_k": options.top_k}
+    choice = drawn if options.top_k else {"do_sample": False}
 
     def generate(prompts: list[list[int]]) -> list[list[int]]:
         ids = torch.tensor(prompts)
         with torch.inference_mode():
             out = model.generate(
-                ids, attention_mask=torch.ones_like(ids), do_sample=False, use_cache=True, pad_token_id=0,
+                ids, attention_mask=torch.ones_like(ids), **choice, use_cache=True, pad_token_id=0,
                 min_new_tokens=options.tokens, max_new_tokens=options.tokens, eos_token_id=None,
             )  # fmt: skip
         return out[:, options.prompt :].tolist()

@@ -63,6 +63,14 @@ def test_rows_that_are_not_asked_for_are_zeros(machine):
         assert not got[rows:].any()
 
 
+def test_a_part_of_the_columns_has_the_same_bits(machine):
+    x, w = _drawn(5, 30), product.pack(jnp.asarray(_drawn(30, 200, seed=1)))
+    whole = np.asarray(product.product(x, w))
+    for first, last in ((0, 200), (0, 1), (47, 49), (100, 160), (199, 200)):
+        panels, columns = w.part(first, last)
+        assert (np.asarray(product.product(x, panels))[:, columns] == whole[:, first:last]).all()
+
+
 def test_what_is_no_number_stays_in_its_row_or_column(machine):
     x, w = _drawn(9, 20), _drawn(20, 60, seed=1)
     x[4, 3], w[7, 50] = np.nan, np.inf

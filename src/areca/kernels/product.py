@@ -35,6 +35,13 @@ class Packed:
     panels: Float[Array, "P K C"]
     columns: int = field(metadata={"static": True})  # N
 
+    def part(self, first: int, last: int) -> tuple["Packed", slice]:
+        """The panels that have columns `first` to `last` - 1, and where these are in a product with them."""
+        C = self.panels.shape[2]
+        panels = self.panels[first // C : -(-last // C)]
+        begin = first % C
+        return Packed(panels, panels.shape[0] * C), slice(begin, begin + last - first)
+
 
 def pack(kernel_KN: Float[Array, "K N"]) -> Packed:
     """The matrix in panels as wide as this processor's tiles."""

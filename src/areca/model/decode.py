@@ -147,9 +147,13 @@ def _joined(c: ModelConfig, p: Layers, dtype: jnp.dtype, keep: Callable[[Array],
 def empty_cache(config: ModelConfig, lanes: int, length: int) -> Cache:
     """Room for `length` positions of each lane."""
     c = config.resolved()
-    shape = (lanes, length, c.n_kv_heads, c.head_dim)
-    zeros = jax.jit(lambda: tuple(jnp.zeros(shape, decoder.compute_dtype()) for _ in range(c.n_layers)))
-    return Cache(zeros(), zeros())
+    return _zeros((lanes, length, c.n_kv_heads, c.head_dim), c.n_layers, decoder.compute_dtype())
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _zeros(shape: tuple[int, ...], layers: int, dtype: jnp.dtype) -> Cache:
+    zeros = tuple(jnp.zeros(shape, dtype) for _ in range(2 * layers))
+    return Cache(zeros[:layers], zeros[layers:])
 
 
 def cache_bytes(config: ModelConfig, lanes: int, length: int) -> int:
@@ -176,9 +180,10 @@ def prefill(config: ModelConfig, weights: Weights, tokens_T: Int[Array, "T"]) ->
         values.append(v)
         return attention(q, k, v)
 
-    for p in weights.layers:
+    for p in weights.layers[:-1]:
         x_BTD = _block(c, p, x_BTD, angles, attend)
-    return Cache(tuple(keys), tuple(values))
+    key, value = _keys_and_values(c, weights.layers[-1], x_BTD, angles)
+    return Cache((*keys, key), (*values, value))
 
 
 @functools.partial(jax.jit, donate_argnums=0)
@@ -321,6 +326,26 @@ def _block(
     h_BTD = decoder.layer_norm(x_BTD, c.norm_epsilon, p.mlp_norm, p.mlp_norm_bias)
     outs = jax.lax.split(_product(h_BTD, p.into[1], p.into_bias[1], rows), mlp, axis=2)
     return x_BTD + _product(_activated(outs), p.out[1], p.out_bias[1], rows)
+
+
+def _keys_and_values(c: ModelConfig, p: Layer, x_BTD: Array, angles: decoder.Angles) -> tuple[Array, Array]:
+    """What `attend` is given in a block, without the rest of it."""
+    B, T, D = x_BTD.shape
+    first, last = c.n_heads * c.head_dim, (c.n_heads + 2 * c.n_kv_heads) * c.head_dim
+    h_MD = decoder.layer_norm(x_BTD, c.norm_epsilon, p.norm, p.norm_bias).reshape(B * T, D)
+    kernel, bias = p.into[0], p.into_bias[0]
+    if isinstance(kernel, Packed):
+        panels, columns = kernel.part(first, last)
+        out = product(h_MD, panels)[:, columns]
+    else:
+        out = h_MD @ kernel[:, first:last]
+    if bias is not None:
+        out = out + bias[None, first:last].astype(out.dtype)
+    k_BTGK, v_BTGK = (a.reshape(B, T, -1, c.head_dim) for a in jnp.split(out, 2, axis=1))
+    if angles is not None:
+        cos, sin = (a.astype(k_BTGK.dtype)[:, :, None] for a in angles)
+        k_BTGK = rotate_halves(k_BTGK, cos, sin)
+    return k_BTGK, v_BTGK
 
 
 def _times(x_MK: Array, kernel_KN: Array | Packed, rows: Array | None) -> Array:
