@@ -39,7 +39,7 @@ ROOMS: dict[str, set[str]] = {
     "pathways": set(),
     "track": set(),
     "watch": {"track", "footprint"},
-    "doctor": {"footprint"},
+    "doctor": {"footprint", "kernels"},
     "train": {"model", "data", "pathways", "footprint", "track"},
     "evals": {"model", "data"},
     "audit": {"model", "data"},

@@ -275,6 +275,16 @@ def test_devices_are_measured(monkeypatch):
     # From a slow core under load to a large server.
     assert 1e8 < cpu["flops"]["float32"] < 1e14
     assert 1e7 < cpu["bytes_per_second"] < 1e13
+    assert 1e7 < cpu["few_rows"]["ours"] < 1e14
+    assert 1e7 < cpu["few_rows"]["xla"] < 1e14
+    assert "GFLOP/s by our kernel" in found.lines[1]
+
+
+def test_a_kernel_that_cannot_be_made_is_a_problem_that_stops_nothing():
+    cpu = device("cpu", "cpu", few_rows={"rows": 16, "xla": 1e9, "why": "LLVM can't be loaded; set ARECA_KERNELS=0"})
+    found = devices.devices(printing({"backend": "cpu", "devices": [cpu]}))
+    assert says(found) == ["LLVM can't be loaded; set ARECA_KERNELS=0."]
+    assert not found.problems[0].stops
 
 
 def test_a_chip_far_below_its_peak_and_one_that_nobody_knows(tmp_path):

@@ -1,6 +1,7 @@
 """Products and attention of our own against float64, on every kind of processor that a text is written for."""
 
 import math
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -10,7 +11,7 @@ import pytest
 
 from areca.errors import ConfigError
 from areca.kernels import attention, compiled, product, threshold
-from areca.kernels.machine import Machine, this_machine
+from areca.kernels.machine import Machine, llvm, this_machine
 from areca.model import sampling
 
 # Texts for narrower vectors run on wider processors too; a text without fused instructions runs everywhere.
@@ -199,6 +200,12 @@ def test_many_calls_at_once_have_the_same_bits():
 def test_a_kernel_that_cannot_be_made_is_one_sentence_with_the_way_out():
     with pytest.raises(ConfigError, match=r"^the kernel nothing could not be made .*ARECA_KERNELS=0.*last bits\.$"):
         compiled.target("nothing", "define void @nothing(")
+
+
+def test_without_llvm_the_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "llvmlite.binding", None)
+    with pytest.raises(ConfigError, match=r"^LLVM can't be loaded .*install llvmlite.*ARECA_KERNELS=0"):
+        llvm()
 
 
 def test_kernels_are_for_float32_on_one_device_of_the_processor(monkeypatch):

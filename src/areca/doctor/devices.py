@@ -68,6 +68,7 @@ def _judge(found: Finding, device: dict[str, Any]) -> None:
     room = f", {size(device['memory_bytes'])}" if device["memory_bytes"] else ""
     found.lines.append(f"{device['count']} x {device['kind']}{room}: {said}, {speed} (measured)")
     if device["platform"] == "cpu":
+        _judge_few_rows(found, device.get("few_rows") or {})
         return
     known = chips.for_device_kind(device["kind"])
     if known is None:
@@ -86,6 +87,16 @@ def _judge(found: Finding, device: dict[str, Any]) -> None:
                     f"{device['kind']} reaches {reached / published:.0%} of its published peak in {dtype}; see whether "
                     "something else computes on it or it is too hot (`nvidia-smi`)."
                 )
+
+
+def _judge_few_rows(found: Finding, few: dict[str, Any]) -> None:
+    """What generating text reaches there, by kernels of ours and by XLA."""
+    if few.get("ours"):
+        beside = f", {few['xla'] / 1e9:.3g} by XLA's" if few.get("xla") else ""
+        reached = f"{few['ours'] / 1e9:.3g} GFLOP/s by our kernel{beside}"
+        found.lines.append(f"products of {few['rows']} rows, as in generating text: {reached}")
+    if few.get("why"):
+        found.problem(f"{few['why'].rstrip('.')}.")
 
 
 def _judge_backend(found: Finding, root: Path) -> None:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from areca.errors import ConfigError
+from areca.kernels.machine import llvm
 
 _kept: list[Any] = []  # what is compiled must live as long as the process
 
@@ -43,18 +44,17 @@ def target(name: str, text: str) -> str:
 
 def _compile(name: str, text: str) -> int:
     """The address of a function, optimized for this processor."""
-    import llvmlite.binding as llvm
-
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    module = llvm.parse_assembly(text)
+    b = llvm()
+    b.initialize_native_target()
+    b.initialize_native_asmprinter()
+    module = b.parse_assembly(text)
     module.verify()
-    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3, jit=True
+    machine = b.Target.from_triple(b.get_process_triple()).create_target_machine(
+        cpu=b.get_host_cpu_name(), features=b.get_host_cpu_features().flatten(), opt=3, jit=True
     )
-    passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
+    passes = b.create_pass_builder(machine, b.create_pipeline_tuning_options(speed_level=2))
     passes.getModulePassManager().run(module, passes)
-    engine = llvm.create_mcjit_compiler(module, machine)
+    engine = b.create_mcjit_compiler(module, machine)
     engine.finalize_object()
     _kept.append(engine)
     return engine.get_function_address(name)

@@ -8,8 +8,11 @@ import functools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
+
+from areca.errors import ConfigError
 
 MINUS_INFINITY = "0xFFF0000000000000"
 
@@ -28,14 +31,24 @@ class Machine:
         return f"{self.width}_{self.registers}_{'fused' if self.fused else 'two'}"
 
 
+def llvm() -> ModuleType:
+    """LLVM, loaded when it is first needed; ConfigError where it can't be."""
+    try:
+        import llvmlite.binding
+    except (ImportError, OSError) as error:
+        raise ConfigError(
+            f"LLVM can't be loaded ({error}); install llvmlite, which areca depends on, or set ARECA_KERNELS=0 to "
+            "compute with XLA's programs, which are slower and have other last bits."
+        ) from error
+    return llvmlite.binding
+
+
 @functools.cache
 def this_machine() -> Machine:
     """The processor that this process runs on."""
-    import llvmlite.binding as llvm
-
-    if llvm.get_process_triple().startswith(("aarch64", "arm64")):
+    if llvm().get_process_triple().startswith(("aarch64", "arm64")):
         return Machine(width=4, registers=32, fused=True)
-    features = llvm.get_host_cpu_features()
+    features = llvm().get_host_cpu_features()
     if features.get("avx512f"):
         return Machine(width=16, registers=32, fused=True)
     return Machine(width=8 if features.get("avx") else 4, registers=16, fused=bool(features.get("fma")))
