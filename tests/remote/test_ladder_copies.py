@@ -11,15 +11,17 @@ from pathlib import Path
 import pytest
 
 from areca.cli.main import main
+from areca.config import to_dict
 from areca.data.build import build_store
 from areca.errors import CheckpointError, ConfigError, DataError, RemoteError
-from areca.files import read_json
+from areca.files import read_json, write_json
 from areca.remote.place import Place
 from areca.study import recipe
 from areca.study.copier import main as copy_all
 from areca.study.ladder import Ladder, plan_ladder, run_ladder
 from areca.train.away.copies import local_run
 from areca.train.record import metrics_without_timing, unstarted
+from tiny import tiny_config
 
 URL = "s3://lab/ladder"
 
@@ -175,6 +177,21 @@ def test_a_copy_without_a_place_is_refused(command, tmp_path, capsys):
     for url in ("s3://", "s3:///"):
         with pytest.raises(ConfigError, match=f"{url} names no bucket and no place"):
             Place(url)
+
+
+@pytest.mark.parametrize("verb", ["corpus build", "ladder", "train"])
+def test_a_place_that_can_only_be_read_is_refused_at_once(verb, tiny_store, tmp_path, capsys):
+    url, text = "http://127.0.0.1:9/lab", tmp_path / "a.txt"
+    text.write_text("one text. " * 100)
+    write_json(tmp_path / "run.json", to_dict(tiny_config(tiny_store)))
+    given = {
+        "corpus build": [str(text), "--out", url],
+        "ladder": [str(tiny_store), "--budgets", "1e9", "--out", str(tmp_path / "out"), "--copy-to", url],
+        "train": [str(tmp_path / "run.json"), "--out", str(tmp_path / "out"), "--copy-to", url],
+    }[verb]
+    assert main([*verb.split(), *given]) == 2
+    assert f"{url} can only be read; name a place that can be written" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_a_copy_in_progress_holds_is_no_run(tmp_path):

@@ -89,7 +89,7 @@ def deliver(
     again. Raises what `other` makes of a store.json of other inputs, DataError if something else is there, and
     RemoteError before anything is built if nothing may be written there.
     """
-    place = Place(url)
+    place = Place(url, to_write=True)
     if (data := _read_meta(place)) is not None:
         if (found := _parse(place, data))["build_fingerprint"] != build_fingerprint:
             raise other(found)

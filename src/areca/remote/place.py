@@ -24,6 +24,7 @@ MARKER = ".areca-probe"  # of `Place.probe`; a kill may leave it
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _S3 = ("s3", "s3a")
+_READ_ONLY = ("http", "https")
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "hf": "hub"}
 _TAGS = ("ETag", "etag", "blob_id", "md5Hash", "content_md5", "crc32c")  # what tells one content from another
 
@@ -42,9 +43,12 @@ class Info:
 
 
 class Place:
-    """What is below one URL. Opening it asks nothing; ConfigError if no package here opens such a URL."""
+    """What is below one URL. Opening it asks nothing; ConfigError if no package here opens such a URL.
 
-    def __init__(self, url: str) -> None:
+    `to_write`: something is to be written there, which not every kind of URL takes.
+    """
+
+    def __init__(self, url: str, to_write: bool = False) -> None:
         if is_url(url) and not url.partition("://")[2].strip("/"):
             raise ConfigError(f"{url} names no bucket and no place in it; is a variable of the shell not set?")
         seconds_to_wait()  # a setting that is no number is refused before anything is asked
@@ -52,6 +56,8 @@ class Place:
         self._fs, path = filesystem(self.url)
         self._path = path.rstrip("/")
         self._protocol = self.url.partition("://")[0]
+        if to_write and self._protocol in _READ_ONLY:
+            raise ConfigError(f"{url} can only be read; name a place that can be written, such as s3://bucket/name.")
 
     def __str__(self) -> str:
         return self.url

@@ -31,7 +31,7 @@ AT_ONCE = 8  # runs of which it is asked what is there
 
 def copied_runs(url: str, ladder: "Ladder") -> set[str]:
     """Names of the ladder's runs that `url` has copies of; ConfigError if it holds another ladder, or anything else."""
-    place = Place(url)
+    place = Place(url, to_write=True)
     names = place.names()
     if LADDER not in names:
         if others := names.keys() - {MARKER}:

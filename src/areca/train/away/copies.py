@@ -78,7 +78,7 @@ def settle(url: str, run_dir: Path, resume: str, from_step: int | None) -> Path 
     None otherwise. CheckpointError where a copy would be lost: of a run when one is started, of another run, or of a
     later state.
     """
-    place = Place(url)
+    place = Place(url, to_write=True)
     manifest = read_manifest(place)
     if manifest is None:
         others = [name for name in place.names() if not name.startswith("parts/") and name != MARKER]
