@@ -19,6 +19,7 @@ from areca.files import read_json, write_json
 from areca.remote.place import MARKER, Place
 from areca.train.away.copier import Copier
 from areca.train.away.copies import PART, bring_back, local_run, read_manifest, settle
+from areca.train.away.copying import Copying
 from areca.train.identity import layout_of, parameters_sha256
 from areca.train.loop import train
 from areca.train.models import config_table, first_state, start_of
@@ -372,3 +373,19 @@ def test_outputs_are_written_to_this_machine(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "--out is s3://lab/runs/first" in said
     assert "--copy-to s3://lab/runs/first" in said
+
+
+def test_a_copying_process_that_is_killed_is_told_of_with_what_sends_the_rest(link, tiny_run, tmp_path):
+    said, recorded = [], []
+    shutil.copytree(tiny_run, tmp_path / "run")
+    copy = Copying(URL, tmp_path / "run", lambda kind, **values: recorded.append((kind, values)), said.append)
+    copy.process.kill()
+    copy.process.wait()
+    copy.look()
+    copy.end()
+    [(kind, values)] = recorded
+    assert kind == "copy_failed"
+    assert values["why"] == "its process ended with code -9; --resume with --copy-to sends what is left."
+    assert said == [
+        f"{tmp_path / 'run'} is not being copied to {URL}: {values['why']} The run goes on, on this machine's disk."
+    ]

@@ -80,7 +80,7 @@ class Copying:
         if code and not self._dead:
             self._dead = True
             if not self._out:
-                self._failed(f"its process ended with code {code}.")
+                self._failed(f"its process ended with code {code}; {self._sends} sends what is left.")
             else:
                 self._say(f"{self.url} lacks the last state of {self.run_dir}; {self._sends} sends it.")
 
