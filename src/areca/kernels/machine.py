@@ -43,12 +43,20 @@ def llvm() -> ModuleType:
     return llvmlite.binding
 
 
+def features_here() -> dict[str, bool]:
+    """What LLVM knows this processor to have; nothing where it can't tell."""
+    try:
+        return dict(llvm().get_host_cpu_features())
+    except RuntimeError:
+        return {}
+
+
 @functools.cache
 def this_machine() -> Machine:
     """The processor that this process runs on."""
     if llvm().get_process_triple().startswith(("aarch64", "arm64")):
         return Machine(width=4, registers=32, fused=True)
-    features = llvm().get_host_cpu_features()
+    features = features_here()
     if features.get("avx512f"):
         return Machine(width=16, registers=32, fused=True)
     return Machine(width=8 if features.get("avx") else 4, registers=16, fused=bool(features.get("fma")))

@@ -4,8 +4,9 @@
 
 Such a product waits for the weights' way from memory, so each is read once, in the order it lies there, and the piece
 that comes next is asked for while this one is multiplied. A *tile* is some rows of x times a piece of one panel, its
-sums in registers. A sum is one chain over k = 0 .. K - 1 whatever the tile, so a row's bits depend neither on the other
-rows, nor on their number, nor on the threads: what one text gets is what it gets in any company.
+sums in registers. A sum is a chain over the k of each piece, and one over the pieces, whatever the tile, so a row's
+bits depend neither on the other rows, nor on their number, nor on the threads: what one text gets is what it gets in
+any company.
 
 Legend: M rows, K depth, N columns, P panels of C columns (the last one padded with zeros).
 """
@@ -22,7 +23,7 @@ from areca.kernels.compiled import target
 from areca.kernels.frame import ARGUMENT, RESULT, SUPPORT, buffer, fields, handler, rows_of
 from areca.kernels.machine import Machine, at, load, multiply_add, spread, store, this_machine, vector_of
 
-DEPTH = 512  # rows of a panel multiplied at a time, so that they stay in the second cache for the next tile
+DEPTH = 512  # rows of a piece, so that it stays in the second cache for the next tile; and sums are not long chains
 VECTORS = 3  # of a tile's row
 JOB = {"x": "ptr", "w": "ptr", "out": "ptr", "M": "i64", "K": "i64", "N": "i64"}
 
@@ -88,7 +89,7 @@ def program(machine: Machine, name: str) -> str:
 
 
 def _tile(m: Machine, rows: int, ask: bool) -> str:
-    """`rows` rows of %x times %depth rows of a panel: sums that begin at zero (%first) or with what %out has.
+    """`rows` rows of %x times %depth rows of a panel, added to what %out has unless they are the %first.
 
     While it multiplies, the piece at %ahead, of the same size, is asked for, if that is wanted.
     """
@@ -100,12 +101,8 @@ def _tile(m: Machine, rows: int, ask: bool) -> str:
     for r in range(rows):
         text += [f"  %i{r} = mul i64 %K, {r}", *at(f"%x{r}", "%x", f"%i{r}")]
         text += [f"  %j{r} = mul i64 %N, {r}", *at(f"%o{r}", "%out", f"%j{r}")]
-    text += ["  br i1 %first, label %loop, label %more", "more:"]
-    for r, v in sums:
-        text += load(vector, f"%l{r}_{v}", f"%o{r}", v * m.width)
-    text += ["  br label %loop", "loop:", "  %k = phi i64 [0, %entry], [0, %more], [%k1, %loop]"]
-    for r, v in sums:
-        text += [f"  %s{r}_{v} = phi {vector} [zeroinitializer, %entry], [%l{r}_{v}, %more], [%n{r}_{v}, %loop]"]
+    text += ["  br label %loop", "loop:", "  %k = phi i64 [0, %entry], [%k1, %loop]"]
+    text += [f"  %s{r}_{v} = phi {vector} [zeroinitializer, %entry], [%n{r}_{v}, %loop]" for r, v in sums]
     text += [f"  %kC = mul i64 %k, {C}", *at("%wk", "%w", "%kC"), *at("%next", "%ahead", "%kC")]
     for line in range(0, C if ask else 0, 16):  # 64 bytes
         text += at(f"%a{line}", "%next", line)
@@ -117,9 +114,14 @@ def _tile(m: Machine, rows: int, ask: bool) -> str:
         for v in range(VECTORS):
             text += multiply_add(m, vector, f"%n{r}_{v}", f"%b{r}", f"%w{v}", f"%s{r}_{v}")
     text += ["  %k1 = add i64 %k, 1", "  %on = icmp ult i64 %k1, %depth"]
-    text += ["  br i1 %on, label %loop, label %end", "end:"]
+    text += ["  br i1 %on, label %loop, label %end", "end:", "  br i1 %first, label %new, label %more", "new:"]
     for r, v in sums:
         text += store(vector, f"%n{r}_{v}", f"%o{r}", v * m.width)
+    text += ["  ret void", "more:"]
+    for r, v in sums:
+        text += load(vector, f"%l{r}_{v}", f"%o{r}", v * m.width)
+        text += [f"  %t{r}_{v} = fadd {vector} %l{r}_{v}, %n{r}_{v}"]
+        text += store(vector, f"%t{r}_{v}", f"%o{r}", v * m.width)
     return "\n".join([*text, "  ret void", "}"])
 
 
