@@ -156,8 +156,9 @@ def show_decoding(options: argparse.Namespace) -> None:
     import jax
 
     from areca.model import decoder
-    from areca.model.decode import cache_bytes, prepare
+    from areca.model.decode import cache_bytes
     from areca.model.lanes import Batch, Entry
+    from areca.model.prepared import prepare
     from areca.model.sampling import Sampling
 
     width, layers, head_dim, positions = DECODED

@@ -106,8 +106,8 @@ def areca_side(p: Problem, options: argparse.Namespace):
     from areca import runtime
 
     runtime.prepare(options.threads)
-    from areca.model.decode import prepare
     from areca.model.lanes import Batch, Entry, run
+    from areca.model.prepared import prepare
     from areca.model.sampling import Sampling
     from peers.areca_side import model_and_parameters
 

@@ -12,6 +12,7 @@ from areca.errors import ConfigError
 from areca.model import decode, decoder
 from areca.model.config import ModelConfig
 from areca.model.lanes import Batch, Entry, bucket, generate
+from areca.model.prepared import prepare
 from areca.model.sampling import Sampling, Settings, pick
 
 CONFIG = ModelConfig(vocab_size=41, d_model=12, n_layers=2, n_heads=3, d_ff=20, rope_theta=50.0).resolved()
@@ -42,7 +43,7 @@ def _check_cached(config, params, length: tuple[int, int]) -> None:
     """Every logit of a text read token by token against that of the whole text; the rows begin at `length`."""
     text = np.array([_text(CONTEXT, 1), _text(CONTEXT, 2)], np.int32)
     expected = np.asarray(jax.jit(lambda p, t: decoder.logits(config, p, t))(params, text))
-    weights = decode.prepare(config, params, config.vocab_size)
+    weights = prepare(config, params, config.vocab_size)
     read = jax.jit(
         lambda cache, token, at: decode._read(
             config, weights, cache, token, at, decoder.angles_at(config, CONTEXT), jnp.int32(2)
@@ -221,7 +222,7 @@ def test_what_top_k_leaves_is_what_sorting_leaves(ours):
 
 
 def test_a_text_is_the_same_whoever_joins_and_leaves(params):
-    weights = decode.prepare(CONFIG, params, CONFIG.vocab_size)
+    weights = prepare(CONFIG, params, CONFIG.vocab_size)
     entry = Entry(_text(4, 6), 10, Sampling(1.0, 0), seed=7, index=2)
 
     def text_of(others: list[Entry], steps: list[int]) -> list[int]:
@@ -254,7 +255,7 @@ def test_logits_have_the_same_bits_in_any_company():
     config = replace(CONFIG, d_model=64, n_heads=4, d_ff=200, vocab_size=500).resolved()
     params = _noisy(config)
     weights, text = (
-        decode.prepare(config, params, 500),
+        prepare(config, params, 500),
         np.random.default_rng(3).integers(0, 500, (24, 16)).astype("i4"),
     )
 
@@ -279,7 +280,7 @@ def test_logits_have_the_same_bits_in_any_company():
 
 
 def test_log_probabilities_of_drawn_tokens_are_those_of_the_whole_text(params):
-    batch = Batch(CONFIG, decode.prepare(CONFIG, params, CONFIG.vocab_size), lanes=2, context=CONTEXT)
+    batch = Batch(CONFIG, prepare(CONFIG, params, CONFIG.vocab_size), lanes=2, context=CONTEXT)
     prompt = _text(5)
     [lane] = batch.join([Entry(prompt, 6, Sampling(1.5, 0))])
     piece = batch.advance(top=3)[lane]
@@ -291,7 +292,7 @@ def test_log_probabilities_of_drawn_tokens_are_those_of_the_whole_text(params):
 
 
 def test_a_cache_that_grows_and_shrinks_changes_no_text(params):
-    weights, context = decode.prepare(CONFIG, params, CONFIG.vocab_size), 200
+    weights, context = prepare(CONFIG, params, CONFIG.vocab_size), 200
     long, short = Entry(_text(30, 1), 150, Sampling(1.0, 0), seed=3), Entry(_text(9, 2), 20, Sampling(1.0, 0), seed=4)
 
     def texts_of(batch: Batch) -> tuple[list[list[int]], list[int]]:

@@ -3,9 +3,9 @@
 Legend: B texts (lanes), T position, S cached position, D model width, H heads, G key-value heads, K head width,
 F feed-forward width, V vocabulary, X columns of joined kernels, N tokens drawn in one call.
 
-Three functions, each compiled once for its shapes: `prepare` joins the parameters as a product of few rows wants them,
-`prefill` reads a text, `advance` draws some tokens of every lane that has any left, with the
-choice inside the program. The bookkeeping of lanes is in `areca.model.lanes`.
+Two functions, each compiled once for its shapes: `prefill` reads a text, `advance` draws some tokens of every lane that
+has any left, with the choice inside the program. The weights are those of `areca.model.prepared`, and where they are
+packed products and attention are kernels of ours. The bookkeeping of lanes is in `areca.model.lanes`.
 """
 
 import functools
@@ -19,43 +19,14 @@ from jax import Array
 from jaxtyping import Float, Int, UInt32
 
 from areca.kernels import attention as kernels
-from areca.kernels.compiled import usable
-from areca.kernels.product import Packed, pack, product
+from areca.kernels.product import Packed, product
 from areca.model import decoder
-from areca.model.attention import attention, pairs_to_halves, rotate_halves
+from areca.model.attention import attention, rotate_halves
 from areca.model.config import ModelConfig
-from areca.model.parameters import Layers, unstack
+from areca.model.prepared import Layer, Weights, times
 from areca.model.sampling import Settings, pick
 
 MOST = 16  # tokens that a call of `advance` draws of each lane
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Layer:
-    """One layer's kernels, joined where they read the same: one pair in a parallel block, two in a serial one."""
-
-    norm: Float[Array, "D"]
-    norm_bias: Float[Array, "D"] | None
-    mlp_norm: Float[Array, "D"] | None
-    mlp_norm_bias: Float[Array, "D"] | None
-    into: tuple[Float[Array, "D X"] | Packed, ...]
-    into_bias: tuple[Float[Array, "X"] | None, ...]
-    out: tuple[Float[Array, "X D"] | Packed, ...]
-    out_bias: tuple[Float[Array, "D"] | None, ...]
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Weights:
-    """A model to decode with, in the compute type. The last norm has the logits' scale in it."""
-
-    embedding: Float[Array, "V D"]
-    output: Float[Array, "D V"] | Packed  # columns that may be drawn
-    layers: tuple[Layer, ...]
-    norm: Float[Array, "D"]
-    norm_bias: Float[Array, "D"] | None
-    positions: Float[Array, "P D"] | None
 
 
 @jax.tree_util.register_dataclass
@@ -89,59 +60,6 @@ class Drawn:
     score: Float[Array, "B N"] | None  # log-probability of the token, in nats, before temperature and cuts
     top_token: Int[Array, "B N C"] | None  # the likeliest
     top_score: Float[Array, "B N C"] | None
-
-
-def prepare(config: ModelConfig, params: decoder.Decoder, vocabulary: int) -> Weights:
-    """Parameters as decoding takes them: a copy, after which `params` is not needed. `vocabulary`: ids to draw from.
-
-    On one device of the CPU, in float32, the kernels are packed for products of our own (`areca.kernels`).
-    """
-    return _prepare(config, params, vocabulary, decoder.compute_dtype() == jnp.float32 and usable(params.embedding))
-
-
-@functools.partial(jax.jit, static_argnums=(0, 2, 3))
-def _prepare(config: ModelConfig, params: decoder.Decoder, vocabulary: int, packed: bool) -> Weights:
-    c = config.resolved()
-    dtype = decoder.compute_dtype()
-    keep = pack if packed else lambda kernel: kernel
-    scale = c.d_model**-0.5 * c.width_ratio**-0.5
-    output = params.embedding if params.output is None else params.output
-    layers = tuple(_joined(c, p, dtype, keep) for p in unstack(params.layers, c.n_layers))
-    return Weights(
-        params.embedding.astype(dtype),
-        keep(output[:vocabulary].astype(dtype).T),
-        layers,
-        params.norm * scale,
-        None if params.norm_bias is None else params.norm_bias * scale,
-        None if params.positions is None else params.positions.astype(dtype),
-    )
-
-
-def _joined(c: ModelConfig, p: Layers, dtype: jnp.dtype, keep: Callable[[Array], Array | Packed]) -> Layer:
-    D, H, K = p.query.shape
-    order = pairs_to_halves if c.positions == "rope" else lambda kernel: kernel
-
-    def heads(a: Array) -> Array:
-        """A kernel or a bias with each head's columns in RoPE's order."""
-        lead = a.shape[:1] if a.ndim > 1 else ()
-        return order(a.reshape(*lead, -1, K)).reshape(*lead, -1)
-
-    into = [[heads(p.query), heads(p.key), p.value], [k for k in (p.gate, p.up) if k is not None]]
-    bias = [[p.query_bias, p.key_bias, p.value_bias], [b for b in (p.gate_bias, p.up_bias) if b is not None]]
-    if p.query_bias is not None and p.key_bias is not None:
-        bias[0][:2] = [heads(p.query_bias), heads(p.key_bias)]
-    out = [p.attention_out.reshape(H * K, D), p.mlp_out]
-    out_bias = [p.attention_out_bias, p.mlp_out_bias]
-    if c.block == "parallel":
-        into, bias, out = [into[0] + into[1]], [bias[0] + bias[1]], [jnp.concatenate(out)]
-        out_bias = [None if out_bias[0] is None or out_bias[1] is None else out_bias[0] + out_bias[1]]
-    return Layer(
-        p.norm, p.norm_bias, p.mlp_norm, p.mlp_norm_bias,
-        tuple(keep(jnp.concatenate(kernels, axis=1).astype(dtype)) for kernels in into),
-        tuple(jnp.concatenate(b) if c.biases else None for b in bias),  # type: ignore[arg-type]
-        tuple(keep(kernel.astype(dtype)) for kernel in out),
-        tuple(out_bias),
-    )  # fmt: skip
 
 
 def empty_cache(config: ModelConfig, lanes: int, length: int) -> Cache:
@@ -232,7 +150,7 @@ def advance(
         i, cache, (token_B, position_B, left_B, drawn_B), out = carry
         taken = jnp.max(jnp.where(left_B > 0, jnp.arange(1, B + 1, dtype=jnp.int32), 0))
         logits_BV, cache = _read(c, weights, cache, token_B, position_B, table, taken)
-        new_B = pick(logits_BV, lanes.settings, jax.vmap(jax.random.fold_in)(key_B, drawn_B), _ours(weights))
+        new_B = pick(logits_BV, lanes.settings, jax.vmap(jax.random.fold_in)(key_B, drawn_B), weights.packed)
         active_B = left_B > 0
         out = _record(out, i, jnp.where(active_B, new_B, -1), logits_BV, top)
         one_B = active_B.astype(jnp.int32)
@@ -284,19 +202,14 @@ def _read(
             rows = jnp.arange(B)
             keys.append(old_k.at[rows, position_B].set(k[:, 0]))
             values.append(old_v.at[rows, position_B].set(v[:, 0]))
-            if _ours(weights):
+            if weights.packed:
                 return kernels.attend(q[:, 0], keys[-1], values[-1], position_B, taken)[:, None]
             return _attend_one(q, keys[-1], values[-1], hidden_BS)
 
         x_BTD = _block(c, p, x_BTD, angles, attend, taken)
     x_BD = decoder.layer_norm(x_BTD, c.norm_epsilon, weights.norm, weights.norm_bias)[:, 0]
-    logits_BV = _times(x_BD, weights.output, taken).astype(jnp.float32)
+    logits_BV = times(x_BD, weights.output, taken).astype(jnp.float32)
     return logits_BV, Cache(tuple(keys), tuple(values))
-
-
-def _ours(weights: Weights) -> bool:
-    """Whether kernels of ours work with these weights."""
-    return isinstance(weights.output, Packed)
 
 
 def _embed(weights: Weights, tokens_BT: Array, position_BT: Array) -> Array:
@@ -348,13 +261,9 @@ def _keys_and_values(c: ModelConfig, p: Layer, x_BTD: Array, angles: decoder.Ang
     return k_BTGK, v_BTGK
 
 
-def _times(x_MK: Array, kernel_KN: Array | Packed, rows: Array | None) -> Array:
-    return product(x_MK, kernel_KN, rows) if isinstance(kernel_KN, Packed) else x_MK @ kernel_KN
-
-
 def _product(x_BTX: Array, kernel_XY: Array | Packed, bias_Y: Array | None, rows: Array | None) -> Array:
     B, T, X = x_BTX.shape
-    out = _times(x_BTX.reshape(B * T, X), kernel_XY, rows).reshape(B, T, -1)
+    out = times(x_BTX.reshape(B * T, X), kernel_XY, rows).reshape(B, T, -1)
     return out if bias_Y is None else out + bias_Y.astype(out.dtype)[None, None]
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from areca.errors import ConfigError
 from areca.model import decode, decoder
 from areca.model.config import ModelConfig
+from areca.model.prepared import Weights, prepare
 from areca.model.sampling import Sampling, Settings, text_key
 
 SHORTEST = 64  # positions of the smallest cache; each is twice as long as the one before, up to the context
@@ -56,7 +57,7 @@ class Batch:
     """Up to `lanes` texts that draw tokens side by side.
 
     Args:
-        weights: of `decode.prepare`.
+        weights: of `prepare`.
         context: tokens the model was trained on at a time, and sees at most.
         length: of the longest text that will join, prompt and drawn tokens, which sizes the cache. If not given, the
             cache grows and shrinks with the texts (which changes no bit: the programs are seen to agree).
@@ -66,7 +67,7 @@ class Batch:
     def __init__(
         self,
         config: ModelConfig,
-        weights: decode.Weights,
+        weights: Weights,
         *,
         lanes: int,
         context: int,
@@ -253,7 +254,7 @@ def generate(
     if not prompts or not tokens:
         return [[] for _ in prompts]
     batch = Batch(
-        config, decode.prepare(config, params, vocabulary), lanes=len(prompts), context=context,
+        config, prepare(config, params, vocabulary), lanes=len(prompts), context=context,
         length=max(map(len, prompts)) + tokens, stop=-1 if stop is None else stop,
     )  # fmt: skip
     texts: list[list[int]] = [[] for _ in prompts]

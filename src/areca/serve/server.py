@@ -15,8 +15,8 @@ from areca.errors import ConfigError, install
 from areca.footprint.planned import in_words, per_1000_tokens
 from areca.footprint.regions import here
 from areca.footprint.sessions import Watch
-from areca.model.decode import prepare
 from areca.model.lanes import Batch
+from areca.model.prepared import prepare
 from areca.serve.completions import Served
 from areca.serve.engine import Engine
 from areca.serve.protocol import MOST_LOGPROBS

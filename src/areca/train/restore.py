@@ -21,9 +21,10 @@ from areca.files import sha256_file
 from areca.footprint.planned import per_1000_tokens
 from areca.footprint.regions import here
 from areca.footprint.sessions import Watch
-from areca.model.decode import MOST, prepare
+from areca.model.decode import MOST
 from areca.model.decoder import Decoder
 from areca.model.lanes import Batch, Entry, Piece, check_prompts, run
+from areca.model.prepared import prepare
 from areca.model.sampling import Sampling
 from areca.remote.place import is_url
 from areca.train.away.copies import local_run
