@@ -34,21 +34,24 @@ ODD = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=SHAPES)
-def model(request, tiny_run, tmp_path_factory):
-    """A model directory of random parameters, norm scales away from one, and its export."""
-    config = SHAPES[request.param]
+def _written(config, tiny_run, tmp_path_factory, scale=1.0):
+    """A model directory of random parameters, norm scales away from one, and its export; `scale` is the logits'."""
     params = decoder.init(config, jax.random.key(1))
     noise = np.random.default_rng(1)
     scales = lambda a: noise.uniform(0.5, 1.5, a.shape).astype(np.float32)  # noqa: E731
     layers = dataclasses.replace(params.layers, norm=scales(params.layers.norm))
-    params = dataclasses.replace(params, norm=scales(params.norm), layers=layers)
+    params = dataclasses.replace(params, norm=np.float32(scale) * scales(params.norm), layers=layers)
     path = tmp_path_factory.mktemp("model")
     run = RunConfig(config, DataConfig(store="", context=64), tokens=0)
     write_model(path, run, params, step=0, tokenizer=load_model(tiny_run).tokenizer_path.read_bytes(), origin={})
     out = tmp_path_factory.mktemp("exported") / "hf"
     huggingface.export_hf(path, out)
     return path, out
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def model(request, tiny_run, tmp_path_factory):
+    return _written(SHAPES[request.param], tiny_run, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -66,17 +69,28 @@ def _load(path):
     return loaded.eval()
 
 
-def test_logits_are_ours(model):
-    path, out = model
+def _logits(path, out):
+    """Ours and those of transformers."""
     trained, loaded = load_model(path), _load(out)
     assert type(loaded).__name__ == "CohereForCausalLM"
     assert loaded.dtype == torch.float32
     tokens = np.random.default_rng(0).integers(0, 300, (2, 64), dtype=np.int32)
     ours = np.asarray(jax.jit(lambda p, t: decoder.logits(trained.config.model, p, t))(trained.params, tokens))
     with torch.no_grad():
-        theirs = loaded(torch.from_numpy(tokens).long()).logits.numpy()
+        return ours, loaded(torch.from_numpy(tokens).long()).logits.numpy()
+
+
+def test_logits_are_ours(model):
+    ours, theirs = _logits(*model)
     assert np.abs(theirs).max() > 0.5
     assert np.abs(ours - theirs).max() < 1e-5
+
+
+def test_logits_as_large_as_a_trained_model_s_are_ours(tiny_run, tmp_path_factory):
+    """Sums of numbers that large are known to some of float32's steps, which are 1.9e-6 at 16: within 1e-6 of it."""
+    ours, theirs = _logits(*_written(SHAPES["multi-query"], tiny_run, tmp_path_factory, scale=5.0))
+    assert np.abs(theirs).max() > 16
+    assert np.abs(ours - theirs).max() < 1e-6 * np.abs(theirs).max()
 
 
 @pytest.mark.parametrize("model", ["heads x width is not D", "muP, tokens to spare"], indirect=True)
