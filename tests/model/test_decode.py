@@ -10,6 +10,7 @@ import pytest
 
 from areca.errors import ConfigError
 from areca.model import decode, decoder
+from areca.model import lanes as running
 from areca.model.config import ModelConfig
 from areca.model.lanes import Batch, Entry, bucket, generate
 from areca.model.prepared import prepare
@@ -291,7 +292,10 @@ def test_log_probabilities_of_drawn_tokens_are_those_of_the_whole_text(params):
         np.testing.assert_allclose(list(top.values()), np.sort(row)[::-1][:3], atol=1e-5)
 
 
-def test_a_cache_that_grows_and_shrinks_changes_no_text(params):
+def test_a_cache_that_grows_and_shrinks_changes_no_text(params, monkeypatch):
+    whole = Batch(CONFIG, prepare(CONFIG, params, CONFIG.vocab_size), lanes=2, context=200)
+    assert whole.positions == 200
+    monkeypatch.setattr(running, "WHOLE_BYTES", 0)
     weights, context = prepare(CONFIG, params, CONFIG.vocab_size), 200
     long, short = Entry(_text(30, 1), 150, Sampling(1.0, 0), seed=3), Entry(_text(9, 2), 20, Sampling(1.0, 0), seed=4)
 
@@ -315,6 +319,10 @@ def test_a_cache_that_grows_and_shrinks_changes_no_text(params):
     assert len(texts[0]) == 150 + 20
     assert [s for i, s in enumerate(sizes) if i == 0 or s != sizes[i - 1]] == [64, 128, 200, 64]
     fixed, sizes = texts_of(Batch(CONFIG, weights, lanes=2, context=context, length=context))
+    assert texts == fixed
+    assert set(sizes) == {200}
+    whole.compile([30, 9])
+    texts, sizes = texts_of(whole)
     assert texts == fixed
     assert set(sizes) == {200}
 

@@ -18,6 +18,7 @@ from areca.model.prepared import Weights, prepare
 from areca.model.sampling import Sampling, Settings, text_key
 
 SHORTEST = 64  # positions of the smallest cache; each is twice as long as the one before, up to the context
+WHOLE_BYTES = 256 << 20  # of a cache that has room for the context from the beginning
 SHORTEST_READ = 16  # tokens that the shortest prompts are padded to
 DEFAULT = Sampling()
 
@@ -60,7 +61,9 @@ class Batch:
         weights: of `prepare`.
         context: tokens the model was trained on at a time, and sees at most.
         length: of the longest text that will join, prompt and drawn tokens, which sizes the cache. If not given, the
-            cache grows and shrinks with the texts (which changes no bit: the programs are seen to agree).
+            cache has room for the context where that is little and costs nothing (kernels of ours read what a text
+            has), or else grows and shrinks with the texts, by another program for each size (which changes no bit:
+            they are seen to agree).
         stop: the token that ends a text; -1 for none.
     """
 
@@ -75,8 +78,9 @@ class Batch:
         stop: int = -1,
     ) -> None:
         self._config, self._weights, self._stop = config.resolved(), weights, stop
-        self.context, self._grows, self._rereads = context, length is None, (length or 0) > context
-        self.positions = bucket(min(length or 1, context), context)
+        whole = weights.packed and decode.cache_bytes(config, lanes, context) <= WHOLE_BYTES
+        self.context, self._grows, self._rereads = context, length is None and not whole, (length or 0) > context
+        self.positions = context if whole and length is None else bucket(min(length or 1, context), context)
         # Where the weights are put: for a cache that is nowhere yet `advance` would be compiled, and again after it.
         self._cache = jax.device_put(decode.empty_cache(config, lanes, self.positions), weights.embedding.sharding)
         self._texts: list[_Text | None] = [None] * lanes
