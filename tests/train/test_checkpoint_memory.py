@@ -82,4 +82,4 @@ def test_a_state_is_saved_loaded_and_digested_leaf_by_leaf(tmp_path, devices):
     assert saved["save"] < FEW
     assert saved["digest"] < FEW
     assert loaded["part"] < FEW
-    assert LEAVES * LEAF - FEW < loaded["load"] < LEAVES * LEAF + FEW
+    assert LEAVES * LEAF - FEW < loaded["load"] < LEAVES * LEAF + 2 * FEW  # on a busy machine more leaves wait at once
