@@ -1,9 +1,11 @@
 """The server under what no well-behaved client sends: odd bodies, crowds, clients that leave, signals."""
 
+import contextlib
 import json
 import random
 import signal
 import socket
+import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -205,6 +207,21 @@ def test_texts_that_are_cut_off_are_told_and_the_log_has_no_traceback(tiny_run: 
     assert last["error"]["message"] == "the server stopped before the text was done; try again."
     assert "Traceback" not in said
     assert "CancelledError" not in said
+
+
+def test_clients_that_reset_their_streams_leave_no_word_in_the_log(tiny_run: Path):
+    server = start(tiny_run)
+    for _ in range(6):
+        with contextlib.ExitStack() as clients:
+            for one in [clients.enter_context(_unread_stream(server)) for _ in range(4)]:
+                assert one.recv(64)
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, no farewell
+        while server.health()["running"]:
+            pass
+    said = end(server)
+    assert server.process.returncode == 0
+    assert "socket.send" not in said
+    assert "Traceback" not in said
 
 
 def _stream(server, body) -> list[str]:

@@ -149,12 +149,19 @@ def _listen(
         make_app(model, engine, energy), log_level="error", access_log=False, lifespan="off",
         timeout_graceful_shutdown=None, server_header=False, ws="none", loop="asyncio", http="h11",
     )  # fmt: skip
-    log = logging.getLogger("uvicorn.error")
-    log.addFilter(_is_no_cut)
+    filters = {"uvicorn.error": _is_no_cut, "asyncio": _is_no_gone}
+    for name, keep in filters.items():
+        logging.getLogger(name).addFilter(keep)
     try:
         Server(settings).run(sockets=[listening])
     finally:
-        log.removeFilter(_is_no_cut)
+        for name, keep in filters.items():
+            logging.getLogger(name).removeFilter(keep)
+
+
+def _is_no_gone(record: logging.LogRecord) -> bool:
+    """False for what was still being written to a client that has gone, which is no fault of the server's."""
+    return "socket.send() raised exception" not in record.getMessage()
 
 
 def _is_no_cut(record: logging.LogRecord) -> bool:
