@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -99,6 +100,9 @@ def storm(run: Path, options: argparse.Namespace) -> None:
     try:
         where = next(found for line in server.stderr if (found := re.search(r"http://([\d.]+):(\d+)/v1;", line)))
         address = where[1], int(where[2])
+        said: list[str] = []
+        reading = threading.Thread(target=said.extend, args=(server.stderr,))  # a full pipe would stop the server
+        reading.start()
         print(f"before: RSS {rss(server.pid):.0f} MB")
         with ThreadPoolExecutor(options.clients) as pool:
             for number in range(options.rounds):
@@ -111,10 +115,11 @@ def storm(run: Path, options: argparse.Namespace) -> None:
                       f"{dict(sorted(counts.items()))}; RSS {rss(server.pid):.0f} MB "
                       f"({rss(server.pid) - before:+.1f})", flush=True)  # fmt: skip
         server.send_signal(signal.SIGTERM)
-        said = server.communicate(timeout=60)[1]
-        print(f"SIGTERM: exit code {server.returncode}; it said: {said.strip().splitlines()[-1]}")
-        if server.returncode:
-            sys.exit(said)
+        server.wait(timeout=60)
+        reading.join()
+        print(f"SIGTERM: exit code {server.returncode}; it said: {said[-1].strip()}")
+        if server.returncode or len(said) > 2:
+            sys.exit("".join(said))
     finally:
         server.kill()
 

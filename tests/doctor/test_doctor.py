@@ -228,7 +228,14 @@ def test_versions_that_do_not_fit():
     newer = software.versions(have | {"jaxlib": "0.11.0"}).problems
     assert [(p.stops, "`pip install jax==0.11.0 jaxlib==0.11.0`" in p.says) for p in newer] == [(True, True)]
     del have["grain"]
-    assert says(software.versions(have)) == ["grain is not installed; `pip install areca` brings it."]
+    assert says(software.versions(have)) == [
+        "grain is not installed; `pip install -e .` in Areca's directory brings it."
+    ]
+    without = software.versions(
+        {name: version for name, version in have.items() if name != "llvmlite"} | {"grain": "1"}
+    )
+    assert "ARECA_KERNELS=0" in says(without)[0]
+    assert not without.problems[0].stops
     assert "this is Python 3.10" in says(software.versions({**have, "grain": "1"}, python=(3, 10)))[0]
 
 

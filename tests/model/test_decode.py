@@ -222,6 +222,26 @@ def test_what_top_k_leaves_is_what_sorting_leaves(ours):
     assert set(drawn.tolist()) == set(likeliest.tolist())
 
 
+@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize(
+    "sampling",
+    [*(Sampling(t, k) for t in (1e-3, 1e-8, 1e-10, 1e-30, 1e-37, 1e-38) for k in (0, 40)), Sampling(1.0, 0, 1e-37),
+     Sampling(1.0, 0, 1e-40), Sampling(0.5, 9, 1e-300), Sampling(3e38, 1)],
+)  # fmt: skip
+def test_settings_at_their_ends_leave_the_likeliest(sampling, ours):
+    logits = 4 * jax.random.normal(jax.random.key(5), (64, 333)) + 30
+    drawn = jax.jit(functools.partial(pick, ours=ours))
+    got = drawn(logits, _settings([sampling] * 64), jax.random.split(jax.random.key(6), 64))
+    np.testing.assert_array_equal(got, np.asarray(logits).argmax(1))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_temperature_beyond_float32_draws_from_what_top_k_leaves_alike(params):
+    drawn = generate(CONFIG, params, [_text(5)] * 40, tokens=1, context=CONTEXT, sampling=Sampling(1e300, 3))
+    likeliest = np.argsort(-_uncached(params, _text(5))[-1])[:3]
+    assert set(np.ravel(drawn)) == set(likeliest)
+
+
 def test_a_text_is_the_same_whoever_joins_and_leaves(params):
     weights = prepare(CONFIG, params, CONFIG.vocab_size)
     entry = Entry(_text(4, 6), 10, Sampling(1.0, 0), seed=7, index=2)

@@ -51,8 +51,13 @@ def versions(installed: Mapping[str, str] | None = None, python: tuple[int, ...]
     found.lines.append(found.values["system"])
     if own < LEAST_PYTHON:
         found.problem(f"this is Python {'.'.join(map(str, own))}; areca needs 3.11 or newer.", stops=True)
-    for name in (n for n, v in have.items() if v is None and n != "areca"):
-        found.problem(f"{name} is not installed; `pip install areca` brings it.", stops=True)
+    for name in (n for n, v in have.items() if v is None and n not in ("areca", "llvmlite")):
+        found.problem(f"{name} is not installed; `pip install -e .` in Areca's directory brings it.", stops=True)
+    if have["llvmlite"] is None:
+        found.problem(
+            "llvmlite is not installed, without which no text is generated on a CPU; `pip install -e .` in Areca's "
+            "directory brings it, or set ARECA_KERNELS=0."
+        )
     jax, jaxlib = have["jax"], have["jaxlib"]
     if jax and jaxlib and jax != jaxlib:
         newer = _numbers(jaxlib) > _numbers(jax)

@@ -176,7 +176,8 @@ class Batch:
             if not left[i]:
                 token[i] = position[i] = 0
             s = text.sampling
-            temperature[i], top_k[i], top_p[i] = s.temperature, min(s.top_k, 2**31 - 1), s.top_p
+            temperature[i], top_k[i] = min(s.temperature, float(np.finfo(np.float32).max)), min(s.top_k, 2**31 - 1)
+            top_p[i] = s.top_p
         return decode.Lanes(token, position, left, drawn, key, Settings(temperature, top_k, top_p))  # type: ignore[arg-type]
 
     def _fill(self, lanes: list[int], again: bool = False) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float, Int, Key, UInt32
 
@@ -68,15 +69,17 @@ def pick(
 
     def drawn() -> Array:
         V = logits_BV.shape[-1]
-        score_BV = logits_BV / jnp.where(greedy_B, 1.0, settings.temperature)[:, None]
         k_B, p_B = settings.top_k, settings.top_p
         few_B, likely_B = ~greedy_B & (k_B > 0) & (k_B < V), ~greedy_B & (p_B < 1)
-        mass_BV = jnp.exp(score_BV - jnp.take_along_axis(score_BV, likeliest_B[:, None], axis=1))
+        # Below the largest, so that no temperature is too low, and cut by the logits, so that none is too high.
+        below_BV = logits_BV - jnp.take_along_axis(logits_BV, likeliest_B[:, None], axis=1)
+        mass_BV = jnp.exp(below_BV / jnp.where(greedy_B, 1.0, settings.temperature)[:, None])
 
         def cut(mass_BV: Array, cut_B: Array, weight_BV: Array | None, wanted_B: Array) -> Array:
             find = threshold if ours else _threshold
-            low_B = find(score_BV, weight_BV, jnp.where(cut_B, wanted_B, -1.0))
-            return jnp.where(score_BV >= low_B[:, None], mass_BV, 0.0)
+            least = float(np.finfo(np.float32).tiny)  # or a share too small for float32 would be reached by nothing
+            low_B = find(logits_BV, weight_BV, jnp.where(cut_B, jnp.maximum(wanted_B, least), -1.0))
+            return jnp.where(logits_BV >= low_B[:, None], mass_BV, 0.0)
 
         def top_k() -> Array:
             return cut(mass_BV, few_B, None, k_B.astype(jnp.float32))
