@@ -154,6 +154,7 @@ def show_decoding(options: argparse.Namespace) -> None:
 
     runtime.prepare(options.threads)
     import jax
+    import numpy as np
 
     from areca.model import decoder
     from areca.model.decode import cache_bytes
@@ -164,15 +165,16 @@ def show_decoding(options: argparse.Namespace) -> None:
     width, layers, head_dim, positions = DECODED
     both = variants(4096, width, layers, head_dim, positions)
     models = {name: both[name] for name in ("palm", "multi-head")}
-    steps = 4
-    print(f"decoding: D {width}, {layers} layers, {width // head_dim} heads, a cache of {positions} positions, "
+    steps, read = 4, positions - 4 * (options.rounds + 2)
+    text = np.random.default_rng(0).integers(0, 4096, read).tolist()
+    print(f"decoding: D {width}, {layers} layers, {width // head_dim} heads, texts of {read} to {positions} tokens, "
           f"{options.threads} threads")  # fmt: skip
     for lanes in (1, 16):
         batches = {}
         for name, model in models.items():
             params = jax.jit(lambda model=model: decoder.init(model, jax.random.key(0)))()
             batch = Batch(model, prepare(model, params, 4096), lanes=lanes, context=positions)
-            batch.join([Entry([1, 2, 3], positions - 4, Sampling(0.0))] * lanes)
+            batch.join([Entry(text, positions - read, Sampling(0.0))] * lanes)
             batches[name] = batch
         seconds: dict[str, list[float]] = {name: [] for name in models}
         for turn in range(options.rounds + 1):
