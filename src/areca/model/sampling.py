@@ -115,16 +115,16 @@ def _threshold(score_BV: Array, weight_BV: Array | None, wanted_B: Array) -> Arr
 def _draw(mass_BV: Array, uniform_B: Array) -> Array:
     """A token of each row with the probability of its mass: which of 64 columns it is in, then its place there."""
     mass_BNL = _side_by_side(mass_BV, 0.0)
-    column_B, rest_B = _reach(jnp.sum(mass_BNL, axis=1), uniform_B, None)
+    mass_BL = jnp.sum(mass_BNL, axis=1)
+    column_B, rest_B = _reach(mass_BL, uniform_B * jnp.sum(mass_BL, axis=1))
     mass_BN = jnp.take_along_axis(mass_BNL, column_B[:, None, None], axis=2)[:, :, 0]
-    place_B, _ = _reach(mass_BN, uniform_B, rest_B)
+    place_B, _ = _reach(mass_BN, rest_B)
     return place_B * mass_BNL.shape[2] + column_B
 
 
-def _reach(mass_BX: Array, share_B: Array, target_B: Array | None) -> tuple[Array, Array]:
-    """The first entry with a mass at which the sum passes the target (a share of all), and what is left of it there."""
+def _reach(mass_BX: Array, target_B: Array) -> tuple[Array, Array]:
+    """The first entry with a mass at which the sum passes the target, or else the last; what is left of it there."""
     sum_BX = jnp.cumsum(mass_BX, axis=1)
-    target_B = share_B * sum_BX[:, -1] if target_B is None else target_B
     place_X = jnp.arange(mass_BX.shape[1], dtype=jnp.int32)[None]
     last_B = jnp.max(jnp.where(mass_BX > 0, place_X, 0), axis=1)
     place_B = jnp.min(jnp.where((sum_BX > target_B[:, None]) & (mass_BX > 0), place_X, last_B[:, None]), axis=1)
