@@ -56,14 +56,14 @@ def test_text_is_written_as_it_is_made(tiny_run):
     written: list[tuple[int, str]] = []
     begun: list[list[str]] = []
     samples, _ = sample_and_cost(
-        tiny_run, ["palm", "stone"], 30, Sampling(3.0, 0), begin=begun.append, write=lambda *new: written.append(new)
+        tiny_run, ["palm", "stone"], 30, Sampling(2.0, 0), begin=begun.append, write=lambda *new: written.append(new)
     )
     assert begun == [["palm", "stone"]]
     for i, s in enumerate(samples):
         mine = [text for place, text in written if place == i]
         assert "".join(mine) == s["text"]
-        assert len(mine) > 3  # four tokens at a time, unless they end inside a character
-    assert sample(tiny_run, ["palm", "stone"], tokens=30, temperature=3.0, top_k=0) == samples
+        assert len(mine) >= 30 // 4 - 1  # four tokens at a time, unless they end inside a character
+    assert sample(tiny_run, ["palm", "stone"], tokens=30, temperature=2.0, top_k=0) == samples
 
 
 def test_a_stop_string_ends_a_text_before_it(tiny_run, capsys):
