@@ -269,6 +269,19 @@ def test_a_text_is_the_same_whoever_joins_and_leaves(params):
                     sampling=entry.sampling)[2] == alone  # fmt: skip
 
 
+def test_logits_are_float32_where_all_else_is_bfloat16(monkeypatch):
+    """As on an accelerator: not rounded to what they are made of."""
+    monkeypatch.setattr(decoder, "compute_dtype", lambda: jnp.dtype(jnp.bfloat16))
+    config = replace(CONFIG, vocab_size=43)  # of no other test, whose programs are float32's
+    weights, cache = prepare(config, _noisy(config), 43), decode.empty_cache(config, 2, CONTEXT)
+    assert not weights.packed
+    assert cache.key[0].dtype == jnp.bfloat16
+    token, at = np.int32([3, 40]), np.int32([0, 0])
+    logits, _ = decode._read(config, weights, cache, token, at, decoder.angles_at(config, CONTEXT), jnp.int32(2))
+    assert logits.dtype == jnp.float32
+    assert (logits != logits.astype(jnp.bfloat16).astype(jnp.float32)).mean() > 0.9
+
+
 def test_logits_have_the_same_bits_in_any_company():
     """With kernels of ours: of 24 positions, among 1 to 16 lanes, at the first and the last of them."""
     config = replace(CONFIG, d_model=64, n_heads=4, d_ff=200, vocab_size=500).resolved()

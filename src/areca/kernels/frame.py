@@ -152,26 +152,35 @@ define internal void @destroy(ptr %frame, ptr %error) {
   ret void
 }
 
-; threads that a call may use: one where there is no pool
-define internal i64 @threads(ptr %frame) {
-  %number = alloca i64
-  %args = alloca %count
-  store %count { i64 32, ptr null, ptr null, ptr null }, ptr %args
+; calls one of XLA's functions with %args, whose third field is the context: whether it was done
+define internal i1 @ask(ptr %frame, i64 %i, ptr %args) {
+entry:
   %pc = getelementptr %count, ptr %args, i32 0, i32 2
   %context = call ptr @context(ptr %frame)
   store ptr %context, ptr %pc
+  %f = call ptr @function(ptr %frame, i64 %i)
+  %error = call ptr %f(ptr %args)
+  %done = icmp eq ptr %error, null
+  br i1 %done, label %end, label %refused
+refused:
+  call void @destroy(ptr %frame, ptr %error)
+  br label %end
+end:
+  ret i1 %done
+}
+
+; threads that a call may use: one where there is no pool
+define internal i64 @threads(ptr %frame) {
+  %number = alloca i64
+  store i64 1, ptr %number
+  %args = alloca %count
+  store %count { i64 32, ptr null, ptr null, ptr null }, ptr %args
   %pn = getelementptr %count, ptr %args, i32 0, i32 3
   store ptr %number, ptr %pn
-  %f = call ptr @function(ptr %frame, i64 12)
-  %error = call ptr %f(ptr %args)
-  %fine = icmp eq ptr %error, null
-  br i1 %fine, label %known, label %none
-known:
+  %known = call i1 @ask(ptr %frame, i64 12, ptr %args)
   %n = load i64, ptr %number
-  ret i64 %n
-none:
-  call void @destroy(ptr %frame, ptr %error)
-  ret i64 1
+  %threads = select i1 %known, i64 %n, i64 1
+  ret i64 %threads
 }
 
 ; next unit, units done, threads that will still look here, units, what they are of
@@ -220,17 +229,11 @@ define internal void @help(ptr %s) {
 define internal void @schedule(ptr %frame, ptr %s) {
   %args = alloca %schedule
   store %schedule { i64 40, ptr null, ptr null, ptr @help, ptr null }, ptr %args
-  %pc = getelementptr %schedule, ptr %args, i32 0, i32 2
-  %context = call ptr @context(ptr %frame)
-  store ptr %context, ptr %pc
   %pd = getelementptr %schedule, ptr %args, i32 0, i32 4
   store ptr %s, ptr %pd
-  %f = call ptr @function(ptr %frame, i64 11)
-  %error = call ptr %f(ptr %args)
-  %fine = icmp eq ptr %error, null
-  br i1 %fine, label %end, label %refused
+  %done = call i1 @ask(ptr %frame, i64 11, ptr %args)
+  br i1 %done, label %end, label %refused
 refused:
-  call void @destroy(ptr %frame, ptr %error)
   call void @leave(ptr %s)
   br label %end
 end:

@@ -19,11 +19,11 @@ from jax import Array
 from jaxtyping import Float, Int, UInt32
 
 from areca.kernels import attention as kernels
-from areca.kernels.product import Packed, product
+from areca.kernels.product import Packed
 from areca.model import decoder
 from areca.model.attention import attention, rotate_halves
 from areca.model.config import ModelConfig
-from areca.model.prepared import Layer, Weights, times
+from areca.model.prepared import Layer, Weights, times, times_columns
 from areca.model.sampling import Settings, pick
 
 MOST = 16  # tokens that a call of `advance` draws of each lane
@@ -208,7 +208,7 @@ def _read(
 
         x_BTD = _block(c, p, x_BTD, angles, attend, taken)
     x_BD = decoder.layer_norm(x_BTD, c.norm_epsilon, weights.norm, weights.norm_bias)[:, 0]
-    logits_BV = times(x_BD, weights.output, taken).astype(jnp.float32)
+    logits_BV = times(x_BD, weights.output, taken, jnp.dtype(jnp.float32))
     return logits_BV, Cache(tuple(keys), tuple(values))
 
 
@@ -246,19 +246,11 @@ def _keys_and_values(c: ModelConfig, p: Layer, x_BTD: Array, angles: decoder.Ang
     B, T, D = x_BTD.shape
     first, last = c.n_heads * c.head_dim, (c.n_heads + 2 * c.n_kv_heads) * c.head_dim
     h_MD = decoder.layer_norm(x_BTD, c.norm_epsilon, p.norm, p.norm_bias).reshape(B * T, D)
-    kernel, bias = p.into[0], p.into_bias[0]
-    if isinstance(kernel, Packed):
-        panels, columns = kernel.part(first, last)
-        out = product(h_MD, panels)[:, columns]
-    else:
-        out = h_MD @ kernel[:, first:last]
+    out, bias = times_columns(h_MD, p.into[0], first, last), p.into_bias[0]
     if bias is not None:
         out = out + bias[None, first:last].astype(out.dtype)
-    k_BTGK, v_BTGK = (a.reshape(B, T, -1, c.head_dim) for a in jnp.split(out, 2, axis=1))
-    if angles is not None:
-        cos, sin = (a.astype(k_BTGK.dtype)[:, :, None] for a in angles)
-        k_BTGK = rotate_halves(k_BTGK, cos, sin)
-    return k_BTGK, v_BTGK
+    k_BTX, v_BTX = jnp.split(out.reshape(B, T, -1), 2, axis=2)
+    return _heads(c, k_BTX, angles), _heads(c, v_BTX)
 
 
 def _product(x_BTX: Array, kernel_XY: Array | Packed, bias_Y: Array | None, rows: Array | None) -> Array:
@@ -271,11 +263,17 @@ def _attended(
     c: ModelConfig, qkv: Sequence[Array], angles: decoder.Angles, attend: Callable[[Array, Array, Array], Array]
 ) -> Array:
     B, T, _ = qkv[0].shape
-    q_BTHK, k_BTGK, v_BTGK = (x.reshape(B, T, -1, c.head_dim) for x in qkv)
-    if angles is not None:
-        cos, sin = (a.astype(q_BTHK.dtype)[:, :, None] for a in angles)
-        q_BTHK, k_BTGK = rotate_halves(q_BTHK, cos, sin), rotate_halves(k_BTGK, cos, sin)
-    return attend(q_BTHK, k_BTGK, v_BTGK).reshape(B, T, -1)
+    q_BTHK, k_BTGK = (_heads(c, x, angles) for x in qkv[:2])
+    return attend(q_BTHK, k_BTGK, _heads(c, qkv[2])).reshape(B, T, -1)
+
+
+def _heads(c: ModelConfig, x_BTX: Array, angles: decoder.Angles = None) -> Array:
+    """Heads side by side as an axis, rotated if there are angles."""
+    x_BTHK = x_BTX.reshape(*x_BTX.shape[:2], -1, c.head_dim)
+    if angles is None:
+        return x_BTHK
+    cos, sin = (a.astype(x_BTHK.dtype)[:, :, None] for a in angles)
+    return rotate_halves(x_BTHK, cos, sin)
 
 
 def _activated(inputs: Sequence[Array]) -> Array:

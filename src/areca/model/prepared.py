@@ -107,10 +107,25 @@ def _joined(c: ModelConfig, p: Layers, dtype: jnp.dtype, keep: Callable[[Array],
 
 
 def times(
-    x_MK: Float[Array, "M K"], kernel_KN: Float[Array, "K N"] | Packed, rows: Int[Array, ""] | None = None
+    x_MK: Float[Array, "M K"],
+    kernel_KN: Float[Array, "K N"] | Packed,
+    rows: Int[Array, ""] | None = None,
+    dtype: jnp.dtype | None = None,
 ) -> Float[Array, "M N"]:
-    """x times a kernel; of its first `rows` rows alone where that is a kernel of ours."""
-    return product(x_MK, kernel_KN, rows) if isinstance(kernel_KN, Packed) else x_MK @ kernel_KN
+    """x times a kernel, in `dtype` or their own; of the first `rows` rows alone where that is a kernel of ours."""
+    if isinstance(kernel_KN, Packed):
+        return product(x_MK, kernel_KN, rows)
+    return jnp.matmul(x_MK, kernel_KN, preferred_element_type=dtype)
 
 
-__all__ = ["Layer", "Weights", "prepare", "times"]
+def times_columns(
+    x_MK: Float[Array, "M K"], kernel_KN: Float[Array, "K N"] | Packed, first: int, last: int
+) -> Float[Array, "M C"]:
+    """x times columns `first` to `last` - 1 of a kernel."""
+    if isinstance(kernel_KN, Packed):
+        panels, columns = kernel_KN.part(first, last)
+        return product(x_MK, panels)[:, columns]
+    return x_MK @ kernel_KN[:, first:last]
+
+
+__all__ = ["Layer", "Weights", "prepare", "times", "times_columns"]

@@ -12,6 +12,7 @@ from typing import Any
 
 from areca.errors import CheckpointError, ConfigError, DataError
 from areca.files import LOCK, read_json
+from areca.remote.place import is_url
 from areca.track.rows import EVENTS, METRICS, RUN
 from areca.watch.family import COPY, LADDER, QUICKSTART, FamilyWatch, is_family
 from areca.watch.run import RunState, RunWatch
@@ -24,7 +25,7 @@ class View:
     """A directory as it is at this moment: a run, or several, or nothing yet."""
 
     def __init__(self, directory: Path | str) -> None:
-        if "://" in str(directory):
+        if is_url(directory):
             raise ConfigError(f"{directory} is a URL, and files of this machine are watched; name a directory.")
         self.directory = Path(directory)
         if self.directory.exists() and not self.directory.is_dir():
